@@ -1,0 +1,81 @@
+#include "api/launch.h"
+
+#include <torch/csrc/stable/ops.h>
+
+#include <stdexcept>
+#include <string>
+
+#if defined(GDN_WITH_CUDA)
+#include <dlfcn.h>
+
+#include "cuda/runtime.h"
+#endif
+
+namespace gdn::api {
+namespace {
+
+policy::Device device_of(const char* op, Backend backend, int32_t device_index) {
+  if (backend == Backend::cpu) return policy::cpu_device(policy::current_overrides());
+#if defined(GDN_WITH_CUDA)
+  try {
+    return gpu::device(device_index);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(std::string(op) + ": no GPU to run on: " + error.what());
+  }
+#else
+  (void)device_index;
+  throw std::runtime_error(
+      std::string(op) +
+      ": this build of strata_gdn has no GPU kernels (python -m strata_gdn info says what it has); "
+      "reinstall it where a CUDA compiler is, or pass CPU tensors");
+#endif
+}
+
+}  // namespace
+
+Parallel torch_parallel() {
+  return {[](int64_t count, int64_t grain, Parallel::Body body, void* context) {
+            torch::stable::parallel_for(0, count, grain,
+                                        [&](int64_t begin, int64_t end) { body(begin, end, context); });
+          },
+          torch::stable::get_num_threads()};
+}
+
+Launch::Launch(const char* op, Backend backend, int32_t device_index, const policy::Request& request)
+    : op_(op),
+      device_index_(device_index),
+      request_(request),
+      device_(device_of(op, backend, device_index)),
+      decision_(policy::require(op, request, device_, policy::current_overrides())) {
+  if (backend == Backend::cuda) current_.emplace(device_index);
+}
+
+void* Launch::stream() const {
+#if defined(GDN_WITH_CUDA)
+  // The function is in libtorch_cuda.so or libtorch_hip.so, which a CPU build of torch lacks: it is looked up in what
+  // is loaded, so that one extension serves every build of torch.
+  using CurrentStream = AOTITorchError (*)(int32_t, void**);
+  static const CurrentStream current_stream = [] {
+    for (const char* library : {"libtorch_cuda.so", "libtorch_hip.so"}) {
+      void* handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+      void* symbol = handle != nullptr ? dlsym(handle, "aoti_torch_get_current_cuda_stream") : nullptr;
+      if (symbol != nullptr) return reinterpret_cast<CurrentStream>(symbol);
+    }
+    return CurrentStream{nullptr};
+  }();
+  void* stream = nullptr;
+  if (current_stream == nullptr || current_stream(device_index_, &stream) != 0) {
+    throw std::runtime_error(std::string(op_) +
+                             ": torch has no current stream on cuda:" + std::to_string(device_index_));
+  }
+  return stream;
+#else
+  return nullptr;
+#endif
+}
+
+void Launch::accepted(const char* error) const {
+  if (error != nullptr) throw std::runtime_error(std::string(op_) + ": the launch was refused: " + error);
+}
+
+}  // namespace gdn::api

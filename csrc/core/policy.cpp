@@ -1,0 +1,396 @@
+#include "core/policy.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+
+namespace gdn::policy {
+namespace {
+
+// What a kernel asks of a request beyond its op and architecture.
+struct Need {
+  bool key_dim;        // K is one of kHeadDims
+  bool value_dim;      // V is
+  int64_t max_tokens;  // 0: any number
+};
+constexpr int64_t kHeadDims[] = {64, 128, 256};
+constexpr std::string_view kHeadDimWords = "64, 128 or 256";
+
+constexpr Need kAny = {false, false, 0};
+constexpr Need kKeys = {true, false, 0};
+constexpr Need kValues = {false, true, 0};
+constexpr Need kHeads = {true, true, 0};
+constexpr Need kDraft = {true, true, 128};  // a verify window
+constexpr Need kStep = {true, true, 8};     // the fused layer's tokens
+
+constexpr uint32_t bit(Switch id) { return uint32_t{1} << static_cast<uint32_t>(id); }
+static_assert(kSwitchCount <= 32, "a row's set of switches is a 32-bit mask");
+constexpr uint32_t kReadsIsa = bit(Switch::cpu_isa);
+constexpr uint32_t kReadsNone = 0;
+
+// The measurement that put a row there is a file in benchmarks/; where an op has one kernel on a device there was
+// nothing to measure it against.
+constexpr std::string_view kOnlyKernel = "only kernel";
+
+struct Entry {
+  Vendor vendor;
+  int32_t first_arch;  // of the vendor's numbers; the kernel runs on this one and newer
+  Op op;
+  Precision lane;
+  Need need;
+  std::string_view kernel;
+  uint32_t reads;  // the switches that it goes by, as bits; every decision goes by GDN_EMULATE
+  std::string_view measured;
+};
+
+constexpr auto kCpu = Vendor::cpu;
+constexpr auto kCuda = Vendor::cuda;
+constexpr auto kExact = Precision::exact;
+
+// Of the rows that fit a request the first one serves it.
+// clang-format off
+constexpr Entry kTable[] = {
+    {kCpu,   0, Op::gated_delta_rule, kExact, kHeads,  "rec_cpu",           kReadsIsa,  kOnlyKernel},
+    {kCpu,   0, Op::verify,           kExact, kDraft,  "verify_cpu",        kReadsIsa,  kOnlyKernel},
+    {kCpu,   0, Op::commit,           kExact, kHeads,  "commit_cpu",        kReadsIsa,  kOnlyKernel},
+    {kCpu,   0, Op::commit_layers,    kExact, kHeads,  "commit_cpu",        kReadsIsa,  kOnlyKernel},
+    {kCpu,   0, Op::commit_verify,    kExact, kDraft,  "commit_verify_cpu", kReadsIsa,  kOnlyKernel},
+    {kCpu,   0, Op::conv,             kExact, kAny,    "conv_cpu",          kReadsIsa,  kOnlyKernel},
+    {kCpu,   0, Op::conv_commit,      kExact, kAny,    "conv_commit_cpu",   kReadsIsa,  kOnlyKernel},
+    {kCpu,   0, Op::qk_l2norm,        kExact, kKeys,   "l2norm_cpu",        kReadsIsa,  kOnlyKernel},
+    {kCpu,   0, Op::gates,            kExact, kAny,    "gates_cpu",         kReadsIsa,  kOnlyKernel},
+    {kCpu,   0, Op::norm,             kExact, kValues, "norm_cpu",          kReadsIsa,  kOnlyKernel},
+    {kCpu,   0, Op::decode_layer,     kExact, kStep,   "decode_layer_cpu",  kReadsIsa,  kOnlyKernel},
+    {kCpu,   0, Op::verify_layer,     kExact, kStep,   "verify_layer_cpu",  kReadsIsa,  kOnlyKernel},
+    {kCuda, 75, Op::gates,            kExact, kAny,    "gdn_gates",         kReadsNone, kOnlyKernel},
+};
+// clang-format on
+constexpr size_t kRows = sizeof(kTable) / sizeof(kTable[0]);
+
+struct OpName {
+  Op op;
+  const char* name;  // without a trailing underscore; an op's first line is its row name
+};
+constexpr OpName kOpNames[] = {
+    {Op::gated_delta_rule, "gated_delta_rule"},
+    {Op::verify, "gated_delta_rule_verify"},
+    {Op::commit, "gated_delta_rule_commit"},
+    {Op::commit_layers, "gated_delta_rule_commit_layers"},
+    {Op::commit_verify, "gated_delta_rule_commit_verify"},
+    {Op::conv, "causal_conv1d"},
+    {Op::conv, "causal_conv1d_verify"},
+    {Op::conv_commit, "causal_conv1d_commit"},
+    {Op::conv_commit, "causal_conv1d_commit_layers"},
+    {Op::qk_l2norm, "qk_l2norm"},
+    {Op::gates, "gdn_gates"},
+    {Op::norm, "gated_rms_norm"},
+    {Op::decode_layer, "gdn_decode_layer"},
+    {Op::verify_layer, "gdn_verify_layer"},
+};
+
+bool is_head_dim(int64_t dim) {
+  return std::find(std::begin(kHeadDims), std::end(kHeadDims), dim) != std::end(kHeadDims);
+}
+
+Arch arch_of(const Device& device) {
+  const auto arch = parse_arch(device.arch);
+  if (!arch) {
+    throw std::invalid_argument("arch must be an architecture such as sm_86, gfx1151 or cpu-avx2; got '" + device.arch +
+                                "'");
+  }
+  return *arch;
+}
+
+bool lacks_isa(Arch arch, const Overrides& overrides) {
+  return arch.vendor == Vendor::cpu && overrides[Switch::cpu_isa].number > arch.number;
+}
+
+// `seen`: the architecture that the decision goes by, `real` the one that has to run the kernel (see emulated()).
+Cause unmet(const Entry& row, const Request& request, Arch seen, Arch real, const Overrides& overrides) {
+  if (seen.number < row.first_arch) return Cause::architecture;
+  if (real.vendor != row.vendor || real.number < row.first_arch) return Cause::real_card;
+  if (lacks_isa(real, overrides)) return Cause::isa;
+  if (request.precision != Precision::automatic && request.precision != row.lane) return Cause::precision;
+  if (row.need.key_dim && !is_head_dim(request.key_dim)) return Cause::key_dim;
+  if (row.need.value_dim && !is_head_dim(request.value_dim)) return Cause::value_dim;
+  if (row.need.max_tokens && request.tokens > row.need.max_tokens) return Cause::tokens;
+  return Cause::none;
+}
+
+// How errors name a device: K and V of a request matter on "cpu", not its instruction set.
+std::string device_words(Arch arch) { return arch.vendor == Vendor::cpu ? "cpu" : name(arch); }
+
+std::string architecture_words(const Entry& row) {
+  if (row.vendor == Vendor::cpu) return "cpu";
+  return name(Arch{row.vendor, row.first_arch}) + " or newer";
+}
+
+std::string available_precisions(Op op, Vendor vendor) {
+  std::vector<std::string_view> words = {"\"auto\""};
+  constexpr std::pair<Precision, std::string_view> kLanes[] = {
+      {Precision::exact, "\"exact\""}, {Precision::fp32, "\"fp32\""}, {Precision::fast, "\"fast\""}};
+  for (const auto& [lane, word] : kLanes) {
+    const bool has = std::any_of(std::begin(kTable), std::end(kTable), [&, wanted = lane](const Entry& row) {
+      return row.op == op && row.vendor == vendor && row.lane == wanted;
+    });
+    if (has) words.push_back(word);
+  }
+  return join_words(words, "and");
+}
+
+// The instruction sets up to `best`.
+std::string isa_words(int32_t best) {
+  std::vector<std::string_view> words;
+  for (int32_t i = best; i >= 0; --i) words.push_back(kIsaNames[i]);
+  return join_words(words, "and");
+}
+
+std::string lacks_isa_words(int32_t has, const Overrides& overrides) {
+  return "GDN_CPU_ISA=" + overrides[Switch::cpu_isa].text + ", but this CPU has only " + isa_words(has);
+}
+
+std::string describe(Cause cause, const Entry& row, const Request& request, Arch seen, Arch real,
+                     const Overrides& overrides) {
+  switch (cause) {
+    case Cause::architecture: return "needs " + architecture_words(row) + "; this is " + name(seen);
+    case Cause::real_card:
+      return "GDN_EMULATE=" + overrides[Switch::emulate].text + ", but the real device is " + name(real) +
+             ", which cannot run it";
+    case Cause::isa: return lacks_isa_words(real.number, overrides);
+    case Cause::precision:
+      return "precision=\"" + std::string(name(request.precision)) + "\" is not available on " + device_words(seen) +
+             ": available are " + available_precisions(request.op, seen.vendor);
+    case Cause::key_dim: return "K must be " + std::string(kHeadDimWords) + "; got " + std::to_string(request.key_dim);
+    case Cause::value_dim:
+      return "V must be " + std::string(kHeadDimWords) + "; got " + std::to_string(request.value_dim);
+    case Cause::tokens:
+      return "T must be at most " + std::to_string(row.need.max_tokens) + "; got " + std::to_string(request.tokens);
+    case Cause::none:
+    case Cause::no_row: break;
+  }
+  throw std::logic_error("describe: a row that serves the request was not rejected");
+}
+
+std::string_view static_words(Cause cause) {
+  switch (cause) {
+    case Cause::none: return "";
+    case Cause::no_row:
+    case Cause::architecture: return "no kernel of this build serves the op on this architecture";
+    case Cause::real_card: return "the real device cannot run the emulated one's kernel";
+    case Cause::isa: return "GDN_CPU_ISA asks for an instruction set that this CPU lacks";
+    case Cause::precision: return "the precision is not available on this device";
+    case Cause::key_dim:
+    case Cause::value_dim:
+    case Cause::tokens: return "no kernel for this shape";
+  }
+  return "";
+}
+
+const char* vendor_words(Vendor vendor) {
+  constexpr const char* kNames[] = {"CPU", "CUDA", "ROCm"};
+  return kNames[static_cast<int32_t>(vendor)];
+}
+
+Isa detect_isa() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_cpu_init();
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  return avx512 && avx2 ? Isa::avx512 : avx2 ? Isa::avx2 : Isa::baseline;
+#else
+  return Isa::baseline;
+#endif
+}
+
+std::atomic<int64_t> g_served[kRows];
+
+}  // namespace
+
+Decision decide(const Request& request, const Device& device, const Overrides& overrides,
+                std::vector<Rejected>* rejected) {
+  const Arch real = arch_of(device);
+  const Arch seen = emulated(real, overrides);
+  Decision decision;
+  decision.cause = Cause::no_row;
+  for (size_t i = 0; i < kRows; ++i) {
+    const Entry& row = kTable[i];
+    if (row.op != request.op || row.vendor != seen.vendor) continue;
+    decision.cause = unmet(row, request, seen, real, overrides);
+    if (decision.cause == Cause::none) {
+      decision.kernel = row.kernel;
+      decision.reason = row.measured;
+      decision.row = static_cast<int32_t>(i);
+      if (seen.vendor == Vendor::cpu) {
+        const int32_t asked = overrides[Switch::cpu_isa].number;
+        decision.isa = static_cast<Isa>(asked == kUnset ? seen.number : std::min(seen.number, asked));
+      }
+      return decision;
+    }
+    if (rejected) {
+      rejected->push_back({row.kernel, describe(decision.cause, row, request, seen, real, overrides)});
+    }
+  }
+  decision.reason = static_words(decision.cause);
+  return decision;
+}
+
+std::string explain(const Request& request, const Device& device, const Overrides& overrides,
+                    const Decision& decision) {
+  const Arch real = arch_of(device);
+  const Arch seen = emulated(real, overrides);
+  const std::string where = std::string(name(request.op)) + " on " + device_words(seen);
+  const std::string emulation =
+      seen == real ? "" : "; GDN_EMULATE=" + overrides[Switch::emulate].text + " in place of " + name(real);
+  if (decision) {
+    std::string text;
+    if (decision.reason == kOnlyKernel) {
+      text = "the only kernel for " + where;
+    } else {
+      text = "the first kernel that fits " + where + ", measured in " + std::string(decision.reason);
+    }
+    const bool isa_asked = seen.vendor == Vendor::cpu && overrides[Switch::cpu_isa].number != kUnset;
+    if (isa_asked) text += "; GDN_CPU_ISA=" + overrides[Switch::cpu_isa].text;
+    return text + emulation;
+  }
+  std::vector<Rejected> rejected;
+  decide(request, device, overrides, &rejected);
+  const auto differs = [&](const Rejected& r) { return r.reason != rejected.front().reason; };
+  std::string why;
+  if (!rejected.empty() && std::none_of(rejected.begin(), rejected.end(), differs)) {
+    why = rejected.front().reason;
+  } else {
+    for (const Rejected& r : rejected) why += (why.empty() ? "" : "; ") + std::string(r.kernel) + ": " + r.reason;
+  }
+  if (decision.cause != Cause::no_row && decision.cause != Cause::architecture) return why;
+  return "no kernel of this build serves " + where + (why.empty() ? "" : ": " + why) + emulation;
+}
+
+Decision require(const char* op_name, const Request& request, const Device& device, const Overrides& overrides) {
+  const Decision decision = decide(request, device, overrides);
+  if (!decision) {
+    const std::string message = std::string(op_name) + ": " + explain(request, device, overrides, decision);
+    if (decision.cause == Cause::no_row || decision.cause == Cause::architecture ||
+        decision.cause == Cause::real_card) {
+      throw std::runtime_error(message);
+    }
+    throw std::invalid_argument(message);
+  }
+  const Vendor vendor = kTable[decision.row].vendor;
+  if (!built_with(vendor)) {
+    throw std::runtime_error(std::string(op_name) + ": this build of strata_gdn has no " + vendor_words(vendor) +
+                             " kernels; it cannot run on " + device.arch);
+  }
+  return decision;
+}
+
+bool built_with(Vendor vendor) {
+  switch (vendor) {
+    case Vendor::cpu: return true;
+    case Vendor::cuda:
+#ifdef GDN_WITH_CUDA
+      return true;
+#else
+      return false;
+#endif
+    case Vendor::hip:
+#ifdef GDN_WITH_HIP
+      return true;
+#else
+      return false;
+#endif
+  }
+  return false;
+}
+
+Device cpu_device(const Overrides& overrides) {
+  static const Isa detected = detect_isa();
+  const int32_t has = static_cast<int32_t>(detected);
+  const int32_t asked = overrides[Switch::cpu_isa].number;
+  if (asked > has) throw std::invalid_argument(lacks_isa_words(has, overrides));
+  Device device;
+  device.arch = "cpu-";
+  device.arch += kIsaNames[asked == kUnset ? has : asked];
+  return device;
+}
+
+void count_served(const Request& request, const Device& device, const Decision& decision) {
+  g_served[decision.row].fetch_add(1, std::memory_order_relaxed);
+  const Overrides& overrides = current_overrides();
+  if (effective(overrides, Switch::log, nullptr).number != 1) return;
+  const std::string line = std::string(name(request.op)) + " on " + device.arch + ": " + std::string(decision.kernel) +
+                           ", " + explain(request, device, overrides, decision);
+  static std::mutex mutex;
+  static auto* printed = new std::set<std::string>;  // never destroyed: ops may run until the process is gone
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (printed->insert(line).second) std::fprintf(stderr, "strata_gdn: %s\n", line.c_str());
+}
+
+std::vector<std::pair<std::string_view, int64_t>> served() {
+  std::vector<std::pair<std::string_view, int64_t>> counts;
+  for (size_t i = 0; i < kRows; ++i) {
+    const int64_t count = g_served[i].load(std::memory_order_relaxed);
+    if (count == 0) continue;
+    const auto same =
+        std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.first == kTable[i].kernel; });
+    if (same == counts.end()) {
+      counts.emplace_back(kTable[i].kernel, count);
+    } else {
+      same->second += count;
+    }
+  }
+  return counts;
+}
+
+void reset_served() {
+  for (auto& count : g_served) count.store(0, std::memory_order_relaxed);
+}
+
+bool check_values(const Overrides& overrides) { return effective(overrides, Switch::check, nullptr).number == 1; }
+
+const char* name(Op op) {
+  for (const OpName& n : kOpNames) {
+    if (n.op == op) return n.name;
+  }
+  throw std::logic_error("name: an Op without a line in kOpNames");
+}
+
+const char* name(Precision precision) {
+  constexpr const char* kNames[] = {"auto", "exact", "fp32", "fast"};
+  return kNames[static_cast<int32_t>(precision)];
+}
+
+Op parse_op(std::string_view op_name) {
+  std::string_view plain = op_name;
+  if (!plain.empty() && plain.back() == '_') plain.remove_suffix(1);
+  std::vector<std::string_view> names;
+  for (const OpName& n : kOpNames) {
+    if (plain == n.name) return n.op;
+    names.push_back(n.name);
+  }
+  throw std::invalid_argument("unknown op " + std::string(op_name) +
+                              " (nearest known name: " + std::string(nearest(plain, names)) + ")");
+}
+
+std::vector<Row> rows() {
+  std::vector<Row> all;
+  for (const Entry& row : kTable) all.push_back({row.kernel, row.op, architecture_words(row), row.lane, row.measured});
+  return all;
+}
+
+std::vector<Switch> switches_read(Op op, Arch arch) {
+  uint32_t mask = bit(Switch::emulate);
+  for (const Entry& row : kTable) {
+    if (row.op == op && row.vendor == arch.vendor) mask |= row.reads;
+  }
+  std::vector<Switch> ids;
+  for (int32_t i = 0; i < kSwitchCount; ++i) {
+    if (mask & bit(static_cast<Switch>(i))) ids.push_back(static_cast<Switch>(i));
+  }
+  return ids;
+}
+
+}  // namespace gdn::policy

@@ -1,0 +1,103 @@
+// Included by each isa_*.cpp inside its anonymous namespace, after it has defined Vec (a GCC vector of floats), kLanes,
+// kStripVectors, kColumns, broadcast(), fma(), and even() and odd() (the elements with even or odd index of two
+// vectors, one after the other): what the kernels share on top of that.
+
+inline Vec load(const float* p) {
+  Vec x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return x;
+}
+inline void store(float* p, Vec x) { __builtin_memcpy(p, &x, sizeof x); }
+
+typedef float Quad __attribute__((vector_size(16)));
+
+inline Quad load_quad(const float* p) {
+  Quad x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return x;
+}
+inline void store_quad(float* p, Quad x) { __builtin_memcpy(p, &x, sizeof x); }
+
+inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+template <int rank>
+inline int64_t index_at(const IndexView<rank>& view, int64_t offset) {
+  return view.is_int64 ? static_cast<const int64_t*>(view.data)[offset]
+                       : static_cast<const int32_t*>(view.data)[offset];
+}
+
+// The pool slot of sequence n, or -1 to skip it.
+inline int64_t slot_of(const IndexView<1>& state_indices, int64_t n, int64_t slots) {
+  const int64_t slot = state_indices ? index_at(state_indices, n * state_indices.stride[0]) : n;
+  return slot >= 0 && slot < slots ? slot : -1;
+}
+
+inline bool starts_from_state(const BoolView& has_initial_state, int64_t n) {
+  return !has_initial_state || has_initial_state.data[n * has_initial_state.stride];
+}
+
+// The parent of token t in a verify window; -1 is the committed state.
+inline int64_t parent_of(const IndexView<2>& parents, int64_t n, int64_t t) {
+  if (!parents) return t - 1;
+  const int64_t parent = index_at(parents, n * parents.stride[0] + t * parents.stride[1]);
+  return parent >= 0 && parent < t ? parent : -1;
+}
+
+// The i-th accepted row of a window, or -1 when the path ends.
+inline int64_t accepted_row(const AcceptedShape& window, int64_t n, int64_t i) {
+  if (!window.path) return i;
+  const int64_t row = index_at(window.path, n * window.path.stride[0] + i * window.path.stride[1]);
+  return row >= 0 && row < window.tokens ? row : -1;
+}
+inline int64_t accepted_count(const AcceptedShape& window, int64_t n) {
+  return max64(0, min64(window.tokens, index_at(window.accepted, n * window.accepted.stride[0])));
+}
+
+// n elements from `offset` on, `stride` apart, widened exactly.
+template <class T>
+inline void widen_from(const T* x, int64_t stride, int64_t n, float* out) {
+  if (stride == 1) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) out[i] = to_f32(x[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[i] = to_f32(x[i * stride]);
+  }
+}
+template <int rank>
+inline void widen(const View<rank>& view, int64_t offset, int64_t stride, int64_t n, float* out) {
+  switch (view.dtype) {
+    case DType::f32: return widen_from(static_cast<const float*>(view.data) + offset, stride, n, out);
+    case DType::bf16: return widen_from(static_cast<const bf16*>(view.data) + offset, stride, n, out);
+    case DType::f16: return widen_from(static_cast<const f16*>(view.data) + offset, stride, n, out);
+  }
+}
+
+// n floats rounded to the view's dtype.
+template <class T>
+inline void narrow_to(T* y, int64_t stride, int64_t n, const float* x) {
+  if (stride == 1) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) y[i] = from_f32<T>(x[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) y[i * stride] = from_f32<T>(x[i]);
+  }
+}
+template <int rank>
+inline void narrow(const OutView<rank>& view, int64_t offset, int64_t stride, int64_t n, const float* x) {
+  switch (view.dtype) {
+    case DType::f32: return narrow_to(static_cast<float*>(view.data) + offset, stride, n, x);
+    case DType::bf16: return narrow_to(static_cast<bf16*>(view.data) + offset, stride, n, x);
+    case DType::f16: return narrow_to(static_cast<f16*>(view.data) + offset, stride, n, x);
+  }
+}
+
+// Asks for the n elements from `offset` on: rows of a token lie far apart, where no hardware prefetcher follows. Into
+// the second-level cache: the first is full of the state.
+template <int rank>
+inline void prefetch(const View<rank>& view, int64_t offset, int64_t n) {
+  constexpr int64_t line_bytes = 64;
+  const int64_t element_bytes = view.dtype == DType::f32 ? 4 : 2;
+  const char* row = static_cast<const char*>(view.data) + offset * element_bytes;
+  for (int64_t byte = 0; byte < n * element_bytes; byte += line_bytes) __builtin_prefetch(row + byte, 0, 2);
+}

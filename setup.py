@@ -1,0 +1,123 @@
+"""Builds strata_gdn/_C.abi3.so: the torch binding, the CPU kernels and, given a CUDA compiler, the CUDA kernels.
+
+csrc/sources.json is the one list of sources and architectures; CMakeLists.txt reads the same file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from setuptools import setup
+from torch.utils import cpp_extension
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "tools" / "build_backend"))
+
+import cuda_toolkit  # noqa: E402
+
+SOURCES = json.loads((ROOT / "csrc" / "sources.json").read_text())
+
+PYTHON_ABI = "0x030a0000"  # CPython 3.10
+TORCH_ABI = "0x020a000000000000"  # torch 2.10
+
+# The exact lane fixes every rounding: no contraction that the source does not spell out. No one reads errno or the
+# floating-point exception flags, and keeping them would keep sqrt and the selects out of vector registers.
+NUMERICS = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+# A message or an assertion must not carry the folder of whoever built the wheel.
+PATHS = [f"-ffile-prefix-map={ROOT}/="]
+CXX_FLAGS = [
+    "-O3",
+    "-g0",
+    "-std=c++17",
+    *NUMERICS,
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    *PATHS,
+    f"-DTORCH_TARGET_VERSION={TORCH_ABI}",
+    *(f"-isystem{path}" for path in cpp_extension.include_paths()),
+]
+NVCC_FLAGS = [
+    "-O3",
+    "-std=c++17",
+    "-fmad=false",
+    "-Xfatbin=-compress-all",
+    *(f"-Xcompiler={flag}" for flag in [*NUMERICS, "-fvisibility=hidden", "-Wall", "-Wextra", *PATHS]),
+]
+# The archives' symbols stay inside: the static CUDA runtime must not meet the shared one that torch loads.
+LINK_FLAGS = ["-Wl,--exclude-libs,ALL"]
+
+
+@dataclass
+class DeviceBuild:
+    """What the kernels of a device add to the extension; nothing for a CPU build."""
+
+    sources: list[str] = field(default_factory=list)
+    cxx_flags: list[str] = field(default_factory=list)
+    device_flags: list[str] = field(default_factory=list)
+    library_dirs: list[str] = field(default_factory=list)
+    libraries: list[str] = field(default_factory=list)
+    toolkit: cuda_toolkit.Toolkit | None = None
+
+
+def cuda_build() -> DeviceBuild:
+    """The CUDA part, empty where there is no CUDA compiler, torch is a ROCm build or GDN_CUDA_ARCHS is "none"."""
+    value = os.environ.get("GDN_CUDA_ARCHS")
+    asked = cuda_toolkit.requested_architectures(SOURCES["cuda_archs"], value)
+    toolkit = cuda_toolkit.find_toolkit() if asked and not torch.version.hip else None
+    if toolkit is None:
+        print("strata_gdn: building for the CPU only")
+        return DeviceBuild()
+    architectures = cuda_toolkit.compilable_architectures(toolkit, asked, value)
+    print(f"strata_gdn: building CUDA kernels for {', '.join(architectures)} with {toolkit.home}")
+    return DeviceBuild(
+        sources=SOURCES["cuda"],
+        cxx_flags=["-DGDN_WITH_CUDA", f'-DGDN_CUDA_ARCH_LIST="{";".join(architectures)}"'],
+        device_flags=[*NVCC_FLAGS, *cuda_toolkit.gencode_flags(architectures)],
+        library_dirs=[str(toolkit.library)],
+        libraries=["cudart_static", "rt", "pthread", "dl"],
+        toolkit=toolkit,
+    )
+
+
+DEVICE = cuda_build()
+
+
+class BuildExtension(cpp_extension.BuildExtension):
+    """torch's, with this build's CUDA toolkit and a build folder that outlives an editable install."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        # An editable install would compile in a throw-away folder: ninja recompiles only what changed if it is kept.
+        self.build_temp = str(ROOT / "build" / f"extension-{sys.implementation.cache_tag}")
+
+    def build_extensions(self) -> None:
+        cpp_extension.min_supported_cpython = PYTHON_ABI
+        if DEVICE.toolkit:
+            cpp_extension.CUDA_HOME = str(DEVICE.toolkit.home)
+            # torch without CUDA has no version here, and nvcc then tells ninja of no header that a kernel includes.
+            torch.version.cuda = torch.version.cuda or DEVICE.toolkit.version()
+        super().build_extensions()
+
+
+setup(
+    ext_modules=[
+        cpp_extension.CppExtension(
+            "strata_gdn._C",
+            [f"csrc/{name}" for name in [*SOURCES["bind"], *SOURCES["core"], *SOURCES["cpu"], *DEVICE.sources]],
+            include_dirs=[str(ROOT / "csrc")],
+            library_dirs=DEVICE.library_dirs,
+            libraries=DEVICE.libraries,
+            extra_compile_args={"cxx": [*CXX_FLAGS, *DEVICE.cxx_flags], "nvcc": DEVICE.device_flags},
+            extra_link_args=LINK_FLAGS,
+            py_limited_api=True,
+        )
+    ],
+    cmdclass={"build_ext": BuildExtension.with_options(use_ninja=True)},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)

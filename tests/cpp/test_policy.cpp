@@ -1,0 +1,258 @@
+// The registry without Python: architectures, decisions, errors, switches, scopes, counts, and what a decision costs.
+#include <algorithm>
+#include <cassert>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "core/policy.h"
+
+namespace {
+thread_local int64_t t_allocations = 0;
+}  // namespace
+
+void* operator new(std::size_t size) {
+  ++t_allocations;
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace {
+
+using namespace gdn;
+using namespace gdn::policy;
+
+void expect(const std::string& got, const std::string& expected) {
+  if (got != expected) std::fprintf(stderr, "expected: %s\ngot:      %s\n", expected.c_str(), got.c_str());
+  assert(got == expected);
+}
+
+template <class Error, class F>
+void expect_throw(F&& call, const std::string& message) {
+  std::string got = "no exception";
+  try {
+    call();
+  } catch (const Error& error) {
+    got = error.what();
+  }
+  expect(got, message);
+}
+
+Device on(const char* arch) {
+  Device device;
+  device.arch = arch;
+  return device;
+}
+
+Request request(Op op, Precision precision = Precision::automatic) {
+  Request r;
+  r.op = op;
+  r.precision = precision;
+  return r;
+}
+
+Overrides with(const Assignments& changes) { return parse_overrides(changes, Overrides{}, Source::environment); }
+
+void test_architectures() {
+  for (const char* text :
+       {"sm_75", "sm_90", "sm_120", "gfx90a", "gfx1030", "gfx1201", "cpu-baseline", "cpu-avx2", "cpu-avx512"}) {
+    const auto arch = parse_arch(text);
+    assert(arch);
+    expect(name(*arch), text);
+  }
+  for (const char* text : {"", "sm_", "sm_9x", "sm_123456", "sm90", "gfx", "gfxyz", "cpu", "cpu-sse", "h200"}) {
+    assert(!parse_arch(text));
+  }
+  assert(parse_arch("sm_100")->number > parse_arch("sm_90")->number);
+}
+
+void test_every_op_has_a_cpu_kernel() {
+  constexpr std::pair<Op, const char*> kKernels[] = {
+      {Op::gated_delta_rule, "rec_cpu"},
+      {Op::verify, "verify_cpu"},
+      {Op::commit, "commit_cpu"},
+      {Op::commit_layers, "commit_cpu"},
+      {Op::commit_verify, "commit_verify_cpu"},
+      {Op::conv, "conv_cpu"},
+      {Op::conv_commit, "conv_commit_cpu"},
+      {Op::qk_l2norm, "l2norm_cpu"},
+      {Op::gates, "gates_cpu"},
+      {Op::norm, "norm_cpu"},
+      {Op::decode_layer, "decode_layer_cpu"},
+      {Op::verify_layer, "verify_layer_cpu"},
+  };
+  for (const auto& [op, kernel] : kKernels) {
+    const Decision decision = require("op", request(op), on("cpu-avx2"), Overrides{});
+    expect(std::string(decision.kernel), kernel);
+    assert(decision.isa == Isa::avx2);
+    assert(parse_op(name(op)) == op);
+    assert(parse_op(std::string(name(op)) + "_") == op);
+  }
+}
+
+void test_instruction_sets() {
+  const Request r = request(Op::gated_delta_rule);
+  const Device avx512 = on("cpu-avx512");
+  assert(decide(r, avx512, Overrides{}).isa == Isa::avx512);
+  assert(decide(r, avx512, with({{"GDN_CPU_ISA", "baseline"}})).isa == Isa::baseline);
+  assert(decide(r, avx512, with({{"GDN_EMULATE", "cpu-avx2"}})).isa == Isa::avx2);
+  // Never upwards, and a GPU's architecture means nothing to a CPU tensor.
+  assert(decide(r, on("cpu-avx2"), with({{"GDN_EMULATE", "cpu-avx512"}})).isa == Isa::avx2);
+  assert(decide(r, avx512, with({{"GDN_EMULATE", "sm_86"}})).isa == Isa::avx512);
+  const Decision lacking = decide(r, on("cpu-baseline"), with({{"GDN_CPU_ISA", "avx2"}}));
+  assert(!lacking && lacking.cause == Cause::isa);
+  const Device here = cpu_device(with({{"GDN_CPU_ISA", "baseline"}}));
+  expect(here.arch, "cpu-baseline");
+}
+
+void test_emulation_of_gpus() {
+  const Request r = request(Op::gates);
+  expect(std::string(decide(r, on("sm_90"), with({{"GDN_EMULATE", "sm_86"}})).kernel), "gdn_gates");
+  // sm_75's kernel on a card that is older than the emulated one.
+  const Decision upwards = decide(r, on("sm_70"), with({{"GDN_EMULATE", "sm_90"}}));
+  assert(!upwards && upwards.cause == Cause::real_card);
+  const Decision older = decide(r, on("sm_90"), with({{"GDN_EMULATE", "sm_70"}}));
+  assert(!older && older.cause == Cause::architecture);
+}
+
+void test_errors_of_a_launch() {
+  const Overrides none;
+  expect_throw<std::invalid_argument>(
+      [&] { require("gated_delta_rule_", request(Op::gated_delta_rule, Precision::fast), on("cpu-avx2"), none); },
+      "gated_delta_rule_: precision=\"fast\" is not available on cpu: available are \"auto\" and \"exact\"");
+  Request odd_heads = request(Op::commit);
+  odd_heads.key_dim = 96;
+  expect_throw<std::invalid_argument>([&] { require("gated_delta_rule_commit_", odd_heads, on("cpu-avx2"), none); },
+                                      "gated_delta_rule_commit_: K must be 64, 128 or 256; got 96");
+  Request long_draft = request(Op::verify);
+  long_draft.tokens = 129;
+  expect_throw<std::invalid_argument>([&] { require("gated_delta_rule_verify", long_draft, on("cpu-avx2"), none); },
+                                      "gated_delta_rule_verify: T must be at most 128; got 129");
+  expect_throw<std::runtime_error>(
+      [&] { require("gated_delta_rule", request(Op::gated_delta_rule), on("gfx1100"), none); },
+      "gated_delta_rule: no kernel of this build serves gated_delta_rule on gfx1100");
+  if (!built_with(Vendor::cuda)) {
+    expect_throw<std::runtime_error>([&] { require("gdn_gates", request(Op::gates), on("sm_90"), none); },
+                                     "gdn_gates: this build of strata_gdn has no CUDA kernels; it cannot run on sm_90");
+  }
+  expect_throw<std::invalid_argument>([&] { decide(request(Op::gates), on("h200"), none); },
+                                      "arch must be an architecture such as sm_86, gfx1151 or cpu-avx2; got 'h200'");
+}
+
+void test_rejected_kernels() {
+  std::vector<Rejected> rejected;
+  decide(request(Op::gates), on("sm_70"), Overrides{}, &rejected);
+  assert(rejected.size() == 1);
+  expect(std::string(rejected[0].kernel), "gdn_gates");
+  expect(rejected[0].reason, "needs sm_75 or newer; this is sm_70");
+}
+
+void test_environment() {
+  setenv("GDN_SPLIT", "0", 1);
+  reload_environment();
+  assert(effective(current_overrides(), Switch::split, nullptr).source == Source::environment);
+  setenv("GDN_SPLIT", "yes", 1);
+  expect_throw<std::invalid_argument>([] { reload_environment(); }, "GDN_SPLIT must be 0 or 1; got 'yes'");
+  expect(current_overrides()[Switch::split].text, "0");
+  unsetenv("GDN_SPLIT");
+  reload_environment();
+  assert(effective(current_overrides(), Switch::split, nullptr).source == Source::built_in);
+}
+
+void test_scopes() {
+  const int64_t outer = push_overrides({{"GDN_CHECK", "1"}});
+  assert(check_values(current_overrides()));
+  const int64_t inner = push_overrides({{"GDN_CHECK", std::nullopt}});
+  assert(!check_values(current_overrides()));
+  std::thread([&] {
+    assert(!check_values(current_overrides()));
+    expect_throw<std::runtime_error>([&] { pop_overrides(outer); },
+                                     "registry.overrides: a scope must be left on the thread that entered it");
+  }).join();
+  pop_overrides(inner);
+  assert(check_values(current_overrides()));
+  // A reload reaches a scope that is open: what it does not set follows the environment.
+  setenv("GDN_CHUNKED", "2", 1);
+  reload_environment();
+  assert(current_overrides()[Switch::chunked].number == 2 && check_values(current_overrides()));
+  unsetenv("GDN_CHUNKED");
+  reload_environment();
+  pop_overrides(outer);
+  assert(!check_values(current_overrides()));
+  expect_throw<std::invalid_argument>([] { push_overrides({{"GDN_CHECK", "1"}, {"GDN_SPLIT", "2"}}); },
+                                      "GDN_SPLIT must be 0 or 1; got '2'");
+  assert(!check_values(current_overrides()));
+}
+
+void test_served() {
+  reset_served();
+  const Request r = request(Op::commit);
+  const Device device = on("cpu-avx2");
+  const Decision one = decide(r, device, Overrides{});
+  const Request layers = request(Op::commit_layers);
+  const Decision all = decide(layers, device, Overrides{});
+  constexpr int kLaunches = 1000;
+  std::thread other([&] {
+    for (int i = 0; i < kLaunches; ++i) count_served(r, device, one);
+  });
+  for (int i = 0; i < kLaunches; ++i) count_served(layers, device, all);
+  other.join();
+  const auto counts = served();
+  assert(counts.size() == 1 && counts[0].first == "commit_cpu" && counts[0].second == 2 * kLaunches);
+  reset_served();
+  assert(served().empty());
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kBudgetNs = 20000;  // a sanitizer's own cost
+#else
+constexpr double kBudgetNs = 1000;
+#endif
+
+// All that a decode step on the CPU asks of the registry: below a microsecond, and nothing allocated.
+void test_cost_of_a_decode_step() {
+  const Request r = request(Op::gated_delta_rule);
+  const auto step = [&] {
+    const Overrides& overrides = current_overrides();
+    const Device device = cpu_device(overrides);
+    const Decision decision = require("gated_delta_rule_", r, device, overrides);
+    count_served(r, device, decision);
+  };
+  step();
+  const int64_t allocations = t_allocations;
+  constexpr int kBatches = 20;
+  constexpr int kSteps = 10000;
+  double best_ns = std::numeric_limits<double>::infinity();
+  for (int batch = 0; batch < kBatches; ++batch) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kSteps; ++i) step();
+    const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
+    best_ns = std::min(best_ns, time.count() / kSteps);
+  }
+  std::printf("a decode step's decision: %.0f ns\n", best_ns);
+  assert(t_allocations == allocations);
+  assert(best_ns < kBudgetNs);
+}
+
+}  // namespace
+
+int main() {
+  test_architectures();
+  test_every_op_has_a_cpu_kernel();
+  test_instruction_sets();
+  test_emulation_of_gpus();
+  test_errors_of_a_launch();
+  test_rejected_kernels();
+  test_environment();
+  test_scopes();
+  test_served();
+  test_cost_of_a_decode_step();
+  return 0;
+}
