@@ -1,0 +1,1 @@
+"""Other people's models on these ops. Each module is imported by name: what it integrates is an optional dependency."""
