@@ -1,0 +1,91 @@
+"""Comparisons: bits, or a distance from a float64 reference. Each names the worst coordinate and both values there."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _hex(x: Tensor) -> str:
+    """The bits of one element."""
+    size = x.element_size()
+    return f"0x{x.reshape(1).view(BITS[size]).item() % (1 << 8 * size):0{2 * size}x}"
+
+
+def _coordinate(flat_index: int, shape: torch.Size) -> list[int]:
+    return [int(i) for i in torch.unravel_index(torch.tensor(flat_index), shape)]
+
+
+def _same_kind(actual: Tensor, expected: Tensor, name: str) -> None:
+    assert actual.shape == expected.shape, f"{name}: shape {list(actual.shape)}, expected {list(expected.shape)}"
+    assert actual.dtype == expected.dtype, f"{name}: {actual.dtype}, expected {expected.dtype}"
+    assert actual.device == expected.device, f"{name}: on {actual.device}, expected {expected.device}"
+
+
+def assert_same_bits(actual: Tensor, expected: Tensor, name: str = "tensor") -> None:
+    """Every element has the same bits; a NaN equals any NaN."""
+    _same_kind(actual, expected, name)
+    actual, expected = actual.contiguous(), expected.contiguous()
+    bits = BITS[actual.element_size()]
+    if torch.equal(actual.view(bits), expected.view(bits)):
+        return
+    wrong = actual.view(bits) != expected.view(bits)
+    if actual.is_floating_point():
+        wrong &= ~(actual.isnan() & expected.isnan())
+    if not wrong.any():
+        return
+    distance = (actual.double() - expected.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    worst = int(distance.masked_fill(~wrong, -1.0).flatten().argmax())
+    a, e = actual.flatten()[worst], expected.flatten()[worst]
+    raise AssertionError(
+        f"{name}: {int(wrong.sum())} of {wrong.numel()} elements differ in bits; the worst at "
+        f"{_coordinate(worst, actual.shape)}: {a.item()!r} ({_hex(a)}), expected {e.item()!r} ({_hex(e)})"
+    )
+
+
+def different_bits(actual: Tensor, expected: Tensor) -> int:
+    """How many elements differ."""
+    _same_kind(actual, expected, "tensor")
+    bits = BITS[actual.element_size()]
+    return int((actual.contiguous().view(bits) != expected.contiguous().view(bits)).sum())
+
+
+def assert_close_to_float64(actual: Tensor, reference: Tensor, bound: float, name: str = "tensor") -> None:
+    """The largest difference is at most `bound` times the reference's largest finite value.
+
+    Where the reference is not finite, the actual value is the same infinity or a NaN too.
+    """
+    assert reference.dtype == torch.float64, f"{name}: the reference is {reference.dtype}"
+    assert actual.shape == reference.shape, f"{name}: shape {list(actual.shape)}, expected {list(reference.shape)}"
+    if not actual.numel():
+        return
+    wide, finite = actual.double(), reference.isfinite()
+    largest = reference[finite].abs().max().item() if finite.any() else 0.0
+    alike = (wide == reference) | (wide.isnan() & reference.isnan())
+    distance = (wide - reference).abs().masked_fill(alike, 0.0).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    worst = int(distance.flatten().argmax())
+    if distance.flatten()[worst].item() > bound * largest:
+        a, e = wide.flatten()[worst].item(), reference.flatten()[worst].item()
+        raise AssertionError(
+            f"{name}: the largest difference, {abs(a - e):.3e}, is above {bound:.3e} times the largest value "
+            f"{largest:.3e}; at {_coordinate(worst, actual.shape)}: {a!r} ({float(a).hex()}), expected {e!r} "
+            f"({float(e).hex()})"
+        )
+
+
+def assert_bound_can_fail(actual: Tensor, reference: Tensor, bound: float) -> None:
+    """The negative control of a bound: one element, pushed 2.5 bounds further away, must be found."""
+    candidates = reference.isfinite().flatten().nonzero().flatten()
+    largest = reference.flatten()[candidates].abs().max().item() if len(candidates) else 0.0
+    assert largest > 0.0, "no element can be pushed: the reference is zero or not finite everywhere"
+    at = candidates[torch.randint(len(candidates), ())]
+    pushed = actual.double().flatten().clone()
+    away = 1.0 if pushed[at] >= reference.flatten()[at] else -1.0
+    pushed[at] += away * 2.5 * bound * largest
+    try:
+        assert_close_to_float64(pushed.reshape(reference.shape), reference, bound)
+    except AssertionError:
+        return
+    raise AssertionError(f"a difference of 2.5 times the bound {bound:.3e} passes")
