@@ -1,8 +1,9 @@
 """`python -m strata_gdn bench`: each op beside Transformers' torch fallback, on the same inputs, in the same run.
 
-The two take turns, sample by sample, so that whatever else the machine does meets both; the medians are compared. Both
-do the same work: the fallback's recurrence includes repeating the key heads and copying the new state into the cache,
-as in Transformers' layer, because the op does without. Every case checks that the two computed the same, and asks the
+The two take turns, so that whatever else the machine does meets both; the medians are compared. A prompt's turn is one
+call, a step's is twenty, so that each finds its own state in the caches and not the other's temporaries. Both do the
+same work: the fallback's recurrence includes repeating the key heads and copying the new state into the cache, as in
+Transformers' layer, because the op does without. Every case checks that the two computed the same, and asks the
 registry which kernel really ran.
 """
 
@@ -40,7 +41,7 @@ EPS = 1e-6
 
 PROMPT_TOKENS, STEP_TOKENS = 2048, 1
 PROMPT_SAMPLES = 7
-STEP_SAMPLES_PER_PROMPT_SAMPLE = 20  # steps take microseconds
+STEP_TURN_CALLS = 20
 PROGRESS_AFTER_SECONDS = 2.0
 
 # The largest difference over the range that rounding explains; bfloat16 results are rounded at 2^-9.
@@ -79,7 +80,7 @@ class Result:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=sorted(_TIMERS), default="cpu", help="where to run (default cpu)")
     parser.add_argument("--tokens", type=int, default=PROMPT_TOKENS, help="tokens of a prompt (default %(default)s)")
-    steps = f"of a step {STEP_SAMPLES_PER_PROMPT_SAMPLE} times as many"
+    steps = f"of a step {STEP_TURN_CALLS} times as many"
     parser.add_argument(
         "--samples", type=int, default=PROMPT_SAMPLES, help=f"samples of a prompt (default %(default)s); {steps}"
     )
@@ -127,20 +128,19 @@ _TIMERS: dict[str, Callable[[Callable[[], Tensor]], float]] = {"cpu": _wall_cloc
 
 
 def _measure(case: Case, samples: int, seconds: Callable[[Callable[[], Tensor]], float]) -> Result:
-    if case.tokens == STEP_TOKENS:
-        samples *= STEP_SAMPLES_PER_PROMPT_SAMPLE
+    turn_calls = STEP_TURN_CALLS if case.tokens == STEP_TOKENS else 1
     before = registry.served()
     difference = _difference(case.ours(), case.theirs())
     ours, theirs = [], []
     for _ in range(samples):
-        theirs.append(seconds(case.theirs))
-        ours.append(seconds(case.ours))
+        theirs += [seconds(case.theirs) for _ in range(turn_calls)]
+        ours += [seconds(case.ours) for _ in range(turn_calls)]
     return Result(
         name=case.name,
         op=case.op,
         dtype=str(case.dtype).removeprefix("torch."),
         tokens=case.tokens,
-        kernel=_kernel_that_ran(case, before, calls=samples + 1),
+        kernel=_kernel_that_ran(case, before, calls=len(ours) + 1),
         difference=difference,
         difference_allowed=MAX_DIFFERENCE[case.dtype],
         ours_seconds=ours,

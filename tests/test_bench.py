@@ -42,7 +42,7 @@ def test_table_and_record(tmp_path, capsys):
         assert line.endswith(result["kernel"])
         assert f"{result['ratio']:.1f}x" in line
         assert result["kernel"] in {row.kernel for row in registry.kernels() if row.op == result["op"].rstrip("_")}
-        samples = 1 if result["tokens"] == 70 else bench.STEP_SAMPLES_PER_PROMPT_SAMPLE
+        samples = 1 if result["tokens"] == 70 else bench.STEP_TURN_CALLS
         assert len(result["ours_seconds"]) == len(result["theirs_seconds"]) == samples
         assert min(result["ours_seconds"] + result["theirs_seconds"]) > 0
         assert result["ratio"] == median(result["theirs_seconds"]) / median(result["ours_seconds"])

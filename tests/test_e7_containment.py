@@ -190,9 +190,6 @@ def test_norm(argument: str, where: tuple) -> None:
     made = Call("gated_rms_norm", {"o": torch.randn(4, 3, 64), "z": torch.randn(4, 3, 64), "weight": torch.randn(64)})
     (clean,), (spoilt,) = made.copy().run(), poisoned(made, argument, where, torch.nan).run()
     assert spoilt[where].isnan().all()
-    assert_same_bits(
-        spoilt.index_fill(0, torch.tensor([1]), 0.0)[:, 1], clean.index_fill(0, torch.tensor([1]), 0.0)[:, 1], "o"
-    )
     for x in (clean, spoilt):
         x[1, 1] = 0.0
     assert_same_bits(spoilt, clean, "y")

@@ -48,17 +48,17 @@ extern const Kernels kernels_avx2;
 extern const Kernels kernels_avx512;
 #endif
 
-constexpr int64_t kStageTokens = 64;    // tokens of a chain whose keys and queries are staged at a time
-constexpr int64_t kPrefetchTokens = 8;  // how far ahead values are asked for
-constexpr int64_t kConvChannels = 64;   // channels of a convolution unit
+constexpr int64_t kStageTokens = 64;   // tokens of a chain staged at a time
+constexpr int64_t kConvChannels = 64;  // channels of a convolution unit
 constexpr int64_t kConvStageTokens = 32;
 
 // A worker's scratch memory for `tiles` tiles of a key head, in floats from its start.
 struct RecurrenceLayout {
-  int64_t stage_tokens;   // a tree is staged whole
-  int64_t keys, queries;  // [stage_tokens + 1][K] with the next stage's first key, [stage_tokens][K]
-  int64_t tiles, u;       // [tiles][K][columns], [tiles][columns]
-  int64_t kept;           // a tree's states at its branch points: [T + 1][K][columns], the root's first
+  int64_t stage_tokens;     // a tree is staged whole
+  int64_t keys, queries;    // [stage_tokens + 1][K] with the next stage's first key, [stage_tokens][K]
+  int64_t tiles, u;         // [tiles][K][columns], [tiles][columns]
+  int64_t values, outputs;  // [tiles][stage_tokens][columns]
+  int64_t kept;             // a tree's states at its branch points: [T + 1][K][columns], the root's first
   int64_t floats;
 
   RecurrenceLayout(const RecurrenceParams& p, int64_t columns, int64_t tile_count) {
@@ -68,7 +68,9 @@ struct RecurrenceLayout {
     queries = keys + (stage_tokens + 1) * K;
     tiles = queries + stage_tokens * K;
     u = tiles + tile_count * K * columns;
-    kept = u + tile_count * columns;
+    values = u + tile_count * columns;
+    outputs = values + tile_count * stage_tokens * columns;
+    kept = outputs + tile_count * stage_tokens * columns;
     floats = kept + (p.parents ? (T + 1) * K * columns : 0);
   }
 };

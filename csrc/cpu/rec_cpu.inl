@@ -54,7 +54,6 @@ struct HeadTile {
     widen(p.beta, row(p.beta.stride, t), 1, 1, &x);
     return x;
   }
-  void prefetch_value(int64_t t) const { prefetch(p.v, row(p.v.stride, t) + c0, kColumns); }
   void load_value(int64_t t, float* out) const { widen(p.v, row(p.v.stride, t) + c0, 1, kColumns, out); }
 
   void store_output(int64_t t, float* o) const {
@@ -92,32 +91,30 @@ inline void correction(float alpha, float beta, const float* u, const float* v, 
 // after them; in between they work on `tile`. `from` and `to` may each be the pool itself. u is that of token t0, and
 // afterwards that of token t0 + staged, whose key is the last one in k where there is such a token.
 template <int K>
-void run_chain(const HeadTile& head, int64_t t0, int64_t staged, const float* k, const float* q, const Tile& from,
-               const Tile& tile, const Tile& to, float* u) {
-  alignas(64) float v[kColumns], delta[kColumns], o[kColumns];
+void run_chain(const HeadTile& head, int64_t t0, int64_t staged, const float* k, const float* q, const float* v,
+               const Tile& from, const Tile& tile, const Tile& to, float* u, float* o) {
+  alignas(64) float delta[kColumns];
   for (int64_t i = 0; i < staged; ++i) {
     const int64_t t = t0 + i;
-    if (t + kPrefetchTokens < head.key_head.count) head.prefetch_value(t + kPrefetchTokens);
     const float g = head.g(t), alpha = exact::exp(g);
-    head.load_value(t, v);
-    correction(alpha, head.beta(t), u, v, delta);
+    correction(alpha, head.beta(t), u, v + i * kColumns, delta);
     head.store_logs(t, g, k + i * K, delta);
     const Tile& source = i == 0 ? from : tile;
     const Tile& target = i + 1 == staged ? to : tile;
     if (t + 1 < head.key_head.count) {
-      tile_step<K, true>(source, target, alpha, k + i * K, delta, q + i * K, o, k + (i + 1) * K, u);
+      tile_step<K, true>(source, target, alpha, k + i * K, delta, q + i * K, o + i * kColumns, k + (i + 1) * K, u);
     } else {
-      tile_step<K, false>(source, target, alpha, k + i * K, delta, q + i * K, o, nullptr, nullptr);
+      tile_step<K, false>(source, target, alpha, k + i * K, delta, q + i * K, o + i * kColumns, nullptr, nullptr);
     }
-    head.store_output(t, o);
   }
 }
 
 // A tree: token t follows parents[t]. The tile holds the state after token t-1; where t follows another node, the state
 // there was kept when it was made.
 template <int K>
-void run_tree(const HeadTile& head, const float* k, const float* q, const Tile& tile, float* kept) {
-  alignas(64) float v[kColumns], u[kColumns], delta[kColumns], o[kColumns];
+void run_tree(const HeadTile& head, const float* k, const float* q, const float* v, const Tile& tile, float* kept,
+              float* o) {
+  alignas(64) float u[kColumns], delta[kColumns];
   const int64_t T = head.key_head.count;
   const auto parent = [&](int64_t t) { return parent_of(head.p.parents, head.key_head.n, t); };
   bool is_kept[kMaxWindowTokens + 1] = {};  // node + 1: the root comes first
@@ -129,15 +126,52 @@ void run_tree(const HeadTile& head, const float* k, const float* q, const Tile& 
   for (int64_t t = 0; t < T; ++t) {
     if (parent(t) != t - 1) tile_copy(kept_tile(parent(t)), tile, K);
     const float g = head.g(t), alpha = exact::exp(g);
-    head.load_value(t, v);
     tile_dot<K>(tile, k + t * K, u);
-    correction(alpha, head.beta(t), u, v, delta);
+    correction(alpha, head.beta(t), u, v + t * kColumns, delta);
     head.store_logs(t, g, k + t * K, delta);
-    tile_step<K, false>(tile, tile, alpha, k + t * K, delta, q + t * K, o, nullptr, nullptr);
-    head.store_output(t, o);
+    tile_step<K, false>(tile, tile, alpha, k + t * K, delta, q + t * K, o + t * kColumns, nullptr, nullptr);
     if (is_kept[t + 1]) tile_copy(tile, kept_tile(t), K);
   }
 }
+
+// Where a sequence's states come from and go to.
+struct Ends {
+  const RecurrenceParams& p;
+  const CommitParams* commit;
+  int64_t n, slot;
+  bool from_zeros;
+  // The first token of a chain reads the pool itself where the layout allows it, and the last one writes it.
+  bool reads_pool, writes_pool;
+
+  explicit Ends(const KeyHead& key_head) : p(key_head.p), commit(key_head.job.commit), n(key_head.n) {
+    // The pool that is read or written; one without slots has no address either, and every sequence is skipped.
+    slot = slot_of(p.state_indices, n, max64(p.state_in.slots, p.state_out.slots));
+    from_zeros = !p.state_in || !starts_from_state(p.has_initial_state, n);
+    const bool is_chain = !p.parents && key_head.count > 0;
+    reads_pool = is_chain && !from_zeros && commit == nullptr && p.state_in.value_stride == 1;
+    writes_pool = is_chain && p.state_out && p.state_out.value_stride == 1;
+  }
+
+  StateTile in(const StateView& pool, const HeadTile& head) const { return state_tile(pool, slot, head.h, head.c0); }
+
+  // The state before the first token, unless that reads the pool itself.
+  void start(const HeadTile& head, const Tile& tile) const {
+    const int64_t K = p.heads.key_dim;
+    if (from_zeros) {
+      tile_zero(tile, K);
+    } else if (!reads_pool) {
+      in(p.state_in, head).load(tile, K);
+    }
+    if (commit != nullptr) {
+      replay_accepted(*commit, commit->layers[0].logs, n, head.h, head.c0, tile);
+      if (accepted_count(commit->window, n) > 0) in(commit->layers[0].state, head).save(tile, K);
+    }
+  }
+  // The state after the last token, unless that wrote the pool itself.
+  void finish(const HeadTile& head, const Tile& tile) const {
+    if (p.state_out && !writes_pool) in(p.state_out, head).save(tile, p.heads.key_dim);
+  }
+};
 
 // Tiles [begin, end) of a key head.
 template <int K>
@@ -147,63 +181,59 @@ void run_key_head(const KeyHead& key_head, int64_t begin, int64_t end) {
   float* scratch = key_head.job.scratch;
   float* k = scratch + layout.keys;
   float* q = scratch + layout.queries;
-  float* kept = scratch + layout.kept;
-  const auto tile_of = [&](int64_t number) {
-    return tile_in_scratch(scratch + layout.tiles + (number - begin) * K * kColumns, K);
-  };
-  const auto u_of = [&](int64_t number) { return scratch + layout.u + (number - begin) * kColumns; };
-
-  // The pool that is read or written; one without slots has no address either, and every sequence is skipped.
-  const int64_t slot = slot_of(p.state_indices, key_head.n, max64(p.state_in.slots, p.state_out.slots));
-  if (slot < 0) {
+  const Ends ends(key_head);
+  if (ends.slot < 0) {
     for (int64_t number = begin; number < end; ++number) HeadTile(key_head, number).store_zeros();
     return;
   }
-  const CommitParams* commit = key_head.job.commit;
-  const bool from_zeros = !p.state_in || !starts_from_state(p.has_initial_state, key_head.n);
-  const bool is_chain = !p.parents && key_head.count > 0;
-  // The first token of a chain reads the pool itself where the layout allows it, and the last one writes it.
-  const bool reads_pool = is_chain && !from_zeros && commit == nullptr && p.state_in.value_stride == 1;
-  const bool writes_pool = is_chain && p.state_out && p.state_out.value_stride == 1;
-
-  for (int64_t number = begin; number < end; ++number) {
+  // Within one stage a tile is done before the next one begins: they share the scratch memory that is in the cache.
+  const bool one_stage = key_head.count <= layout.stage_tokens;
+  const auto tile_of = [&](int64_t number) {
+    return tile_in_scratch(scratch + layout.tiles + (one_stage ? 0 : number - begin) * K * kColumns, K);
+  };
+  const auto staged_row = [&](int64_t field, int64_t number, int64_t i) {
+    return scratch + field + ((number - begin) * layout.stage_tokens + i) * kColumns;
+  };
+  for (int64_t number = begin; key_head.count == 0 && number < end; ++number) {
     const HeadTile head(key_head, number);
-    const Tile tile = tile_of(number);
-    if (from_zeros) {
-      tile_zero(tile, K);
-    } else if (!reads_pool) {
-      state_tile(p.state_in, slot, head.h, head.c0).load(tile, K);
-    }
-    if (commit != nullptr) {
-      replay_accepted(*commit, commit->layers[0].logs, key_head.n, head.h, head.c0, tile);
-      if (accepted_count(commit->window, key_head.n) > 0) {
-        state_tile(commit->layers[0].state, slot, head.h, head.c0).save(tile, K);
-      }
-    }
+    ends.start(head, tile_of(number));
+    ends.finish(head, tile_of(number));
   }
 
   for (int64_t t0 = 0; t0 < key_head.count; t0 += layout.stage_tokens) {
     const int64_t staged = min64(layout.stage_tokens, key_head.count - t0);
     const bool is_first = t0 == 0, is_last = t0 + staged == key_head.count;
+    // A token's values and outputs lie side by side for all tiles: read and written row by row, they are asked of the
+    // memory in bursts and not one by one in the middle of the arithmetic.
     for (int64_t i = 0; i < staged + (is_last ? 0 : 1); ++i) key_head.load_row(p.k, t0 + i, k + i * K);
     for (int64_t i = 0; i < staged; ++i) key_head.load_row(p.q, t0 + i, q + i * K);
+    for (int64_t i = 0; i < staged; ++i) {
+      for (int64_t number = begin; number < end; ++number) {
+        HeadTile(key_head, number).load_value(t0 + i, staged_row(layout.values, number, i));
+      }
+    }
     for (int64_t number = begin; number < end; ++number) {
       const HeadTile head(key_head, number);
       const Tile tile = tile_of(number);
-      if (!is_chain) {
-        run_tree<K>(head, k, q, tile, kept);
-        continue;
+      const float* v = staged_row(layout.values, number, 0);
+      float* o = staged_row(layout.outputs, number, 0);
+      float* u = scratch + layout.u + (number - begin) * kColumns;
+      if (is_first) ends.start(head, tile);
+      if (p.parents) {
+        run_tree<K>(head, k, q, v, tile, scratch + layout.kept, o);
+      } else {
+        const Tile from = is_first && ends.reads_pool ? ends.in(p.state_in, head).as_tile() : tile;
+        const Tile to = is_last && ends.writes_pool ? ends.in(p.state_out, head).as_tile() : tile;
+        if (is_first) tile_dot<K>(from, k, u);
+        run_chain<K>(head, t0, staged, k, q, v, from, tile, to, u, o);
       }
-      const Tile from = reads_pool && is_first ? state_tile(p.state_in, slot, head.h, head.c0).as_tile() : tile;
-      const Tile to = writes_pool && is_last ? state_tile(p.state_out, slot, head.h, head.c0).as_tile() : tile;
-      if (is_first) tile_dot<K>(from, k, u_of(number));
-      run_chain<K>(head, t0, staged, k, q, from, tile, to, u_of(number));
+      if (is_last) ends.finish(head, tile);
     }
-  }
-
-  for (int64_t number = begin; p.state_out && !writes_pool && number < end; ++number) {
-    const HeadTile head(key_head, number);
-    state_tile(p.state_out, slot, head.h, head.c0).save(tile_of(number), K);
+    for (int64_t i = 0; i < staged; ++i) {
+      for (int64_t number = begin; number < end; ++number) {
+        HeadTile(key_head, number).store_output(t0 + i, staged_row(layout.outputs, number, i));
+      }
+    }
   }
 }
 

@@ -91,13 +91,3 @@ inline void narrow(const OutView<rank>& view, int64_t offset, int64_t stride, in
     case DType::f16: return narrow_to(static_cast<f16*>(view.data) + offset, stride, n, x);
   }
 }
-
-// Asks for the n elements from `offset` on: rows of a token lie far apart, where no hardware prefetcher follows. Into
-// the second-level cache: the first is full of the state.
-template <int rank>
-inline void prefetch(const View<rank>& view, int64_t offset, int64_t n) {
-  constexpr int64_t line_bytes = 64;
-  const int64_t element_bytes = view.dtype == DType::f32 ? 4 : 2;
-  const char* row = static_cast<const char*>(view.data) + offset * element_bytes;
-  for (int64_t byte = 0; byte < n * element_bytes; byte += line_bytes) __builtin_prefetch(row + byte, 0, 2);
-}
