@@ -29,7 +29,7 @@ TORCH_ABI = "0x020a000000000000"  # torch 2.10
 # floating-point exception flags, and keeping them would keep sqrt and the selects out of vector registers.
 NUMERICS = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 # A message or an assertion must not carry the folder of whoever built the wheel.
-PATHS = [f"-ffile-prefix-map={ROOT}/="]
+PATHS = [f"-ffile-prefix-map={ROOT}/=", *(f"-ffile-prefix-map={path}/=" for path in cpp_extension.include_paths())]
 CXX_FLAGS = [
     "-O3",
     "-g0",

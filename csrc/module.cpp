@@ -182,6 +182,11 @@ Ref decide(PyObject* arguments) {
     const Ref isa = text(policy::kIsaNames[static_cast<size_t>(decision.isa)]);
     if (PyDict_SetItemString(config.get(), "isa", isa.get()) != 0) throw PythonError{};
   }
+  for (const auto& [key, value] : {std::pair("heads", decision.heads), std::pair("columns", decision.columns)}) {
+    if (value == 0) continue;
+    const Ref number = text(std::to_string(value));
+    if (PyDict_SetItemString(config.get(), key, number.get()) != 0) throw PythonError{};
+  }
   const Ref rejected_rows = new_list();
   for (const auto& r : rejected) append(rejected_rows, tuple(text(r.kernel), text(r.reason)));
   return tuple(text(decision.kernel), config, text(policy::explain(request, device, overrides, decision)),

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import _devices, ops, registry
+from . import _devices, bench_cuda, ops, registry
 from ._table import columns
 
 try:
@@ -31,7 +31,7 @@ try:
     from transformers.models.qwen3_next import modeling_qwen3_next as modeling
 except ImportError as error:
     raise ImportError(
-        "the benchmark's peer is Transformers' fallback; install it with `pip install strata-gdn[transformers]`"
+        "the benchmark's peer is Transformers' fallback; install it with `pip install .[transformers]`"
     ) from error
 
 KEY_HEADS, VALUE_HEADS, HEAD_DIM, CONV_WIDTH = 16, 32, 128, 4
@@ -78,7 +78,9 @@ class Result:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", choices=sorted(_TIMERS), default="cpu", help="where to run (default cpu)")
+    parser.add_argument(
+        "--device", choices=[*sorted(_TIMERS), "cuda"], default="cpu", help="where to run (default cpu)"
+    )
     parser.add_argument("--tokens", type=int, default=PROMPT_TOKENS, help="tokens of a prompt (default %(default)s)")
     steps = f"of a step {STEP_TURN_CALLS} times as many"
     parser.add_argument(
@@ -89,6 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.device == "cuda":
+        return bench_cuda.run(args)
     for name in ("tokens", "samples"):
         if getattr(args, name) < 1:
             print(f"strata_gdn: --{name} must be at least 1; got {getattr(args, name)}", file=sys.stderr)

@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import _fakes
 
@@ -79,6 +80,10 @@ _gdn_verify_layer = _ops.gdn_verify_layer.default
 
 def _forward_only(op: str, *inputs: Tensor | None) -> None:
     """Refuses inputs that autograd would expect a gradient for: the ops have none, and a silent zero would be wrong."""
+    if forward_ad._current_level >= 0:
+        for tensor in inputs:
+            if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+                raise RuntimeError(f"{op}: no forward-mode derivative: an input has a tangent")
     if torch.is_grad_enabled():
         for tensor in inputs:
             if tensor is not None and tensor.requires_grad:

@@ -40,7 +40,8 @@ class Decision:
 
     Attributes:
         kernel: the registry id, which is also the kernel's file name.
-        config: what the kernel is launched with; on the CPU `{"isa": "avx512" | "avx2" | "baseline"}`.
+        config: what the kernel is launched with; on the CPU `{"isa": "avx512" | "avx2" | "baseline"}`, for the CUDA
+            recurrences the value heads a thread and the value columns a block.
         reason: a sentence.
         rejected: (kernel, reason) of each candidate that came before the chosen one.
     """

@@ -186,8 +186,8 @@ class Call:
             return ()
         return (results,) if isinstance(results, Tensor) else tuple(results)
 
-    def copy(self) -> Call:
-        """With the same strides in storages of its own, which views go on sharing."""
+    def copy(self, device: str = "cpu") -> Call:
+        """With the same strides in storages of its own on `device`, which views go on sharing."""
         storages: dict[int, torch.UntypedStorage] = {}
 
         def copy(value: Any) -> Any:
@@ -197,9 +197,10 @@ class Call:
                 return value
             old = value.untyped_storage()
             if old.data_ptr() not in storages:
-                storages[old.data_ptr()] = old.clone()
+                storages[old.data_ptr()] = old.clone() if device == "cpu" else old.to(device=device)
             new = storages[old.data_ptr()]
-            return torch.empty(0, dtype=value.dtype).set_(new, value.storage_offset(), value.shape, value.stride())
+            empty = torch.empty(0, dtype=value.dtype, device=device)
+            return empty.set_(new, value.storage_offset(), value.shape, value.stride())
 
         return Call(self.op, {name: copy(value) for name, value in self.arguments.items()})
 
@@ -210,7 +211,7 @@ class Call:
                 if isinstance(tensor, Tensor) and tensor.numel():
                     yield (
                         f"{name}[{i}]" if value is not tensor else name,
-                        torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage()),
+                        torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage()),
                     )
 
 

@@ -473,3 +473,10 @@ def test_import_without_the_extension_says_why(beside, why, tmp_path):
     assert done.returncode == 1
     assert "ImportError: strata_gdn: the compiled extension strata_gdn._C cannot be imported: " in done.stderr
     assert why in done.stderr
+
+
+def test_forward_mode_is_refused() -> None:
+    """A tangent would silently become zero."""
+    o = torch.randn(3, 64)
+    with pytest.raises(RuntimeError, match="gated_rms_norm: no forward-mode derivative"):
+        torch.func.jvp(lambda x: strata_gdn.gated_rms_norm(x, o, torch.ones(64)), (o,), (torch.ones_like(o),))

@@ -418,13 +418,13 @@ def test_every_op_on_a_gpu() -> None:
         "\n".join(lines),
         """\
 sm_70    -
-sm_75    gdn_gates=gdn_gates
-sm_80    gdn_gates=gdn_gates
-sm_86    gdn_gates=gdn_gates
-sm_89    gdn_gates=gdn_gates
-sm_90    gdn_gates=gdn_gates
-sm_100   gdn_gates=gdn_gates
-sm_120   gdn_gates=gdn_gates
+sm_75    gated_delta_rule=rec_columns gated_delta_rule_=rec_columns causal_conv1d=causal_conv1d causal_conv1d_=causal_conv1d causal_conv1d_verify=causal_conv1d qk_l2norm=qk_l2norm gdn_gates=gdn_gates gated_rms_norm=gated_rms_norm
+sm_80    gated_delta_rule=rec_keyhead gated_delta_rule_=rec_keyhead causal_conv1d=causal_conv1d causal_conv1d_=causal_conv1d causal_conv1d_verify=causal_conv1d qk_l2norm=qk_l2norm gdn_gates=gdn_gates gated_rms_norm=gated_rms_norm
+sm_86    gated_delta_rule=rec_keyhead gated_delta_rule_=rec_keyhead causal_conv1d=causal_conv1d causal_conv1d_=causal_conv1d causal_conv1d_verify=causal_conv1d qk_l2norm=qk_l2norm gdn_gates=gdn_gates gated_rms_norm=gated_rms_norm
+sm_89    gated_delta_rule=rec_keyhead gated_delta_rule_=rec_keyhead causal_conv1d=causal_conv1d causal_conv1d_=causal_conv1d causal_conv1d_verify=causal_conv1d qk_l2norm=qk_l2norm gdn_gates=gdn_gates gated_rms_norm=gated_rms_norm
+sm_90    gated_delta_rule=rec_keyhead gated_delta_rule_=rec_keyhead causal_conv1d=causal_conv1d causal_conv1d_=causal_conv1d causal_conv1d_verify=causal_conv1d qk_l2norm=qk_l2norm gdn_gates=gdn_gates gated_rms_norm=gated_rms_norm
+sm_100   gated_delta_rule=rec_keyhead gated_delta_rule_=rec_keyhead causal_conv1d=causal_conv1d causal_conv1d_=causal_conv1d causal_conv1d_verify=causal_conv1d qk_l2norm=qk_l2norm gdn_gates=gdn_gates gated_rms_norm=gated_rms_norm
+sm_120   gated_delta_rule=rec_keyhead gated_delta_rule_=rec_keyhead causal_conv1d=causal_conv1d causal_conv1d_=causal_conv1d causal_conv1d_verify=causal_conv1d qk_l2norm=qk_l2norm gdn_gates=gdn_gates gated_rms_norm=gated_rms_norm
 gfx1030  -
 gfx1100  -
 gfx1151  -
@@ -490,7 +490,7 @@ qk_l2norm arch=cpu-avx2 k=80 v=80
 gdn_gates arch=cpu-avx2 k=80 v=80
   gates_cpu [isa=avx2] the only kernel for gdn_gates on cpu
 gated_delta_rule arch=sm_86 sms=28 tokens=2048 env={'GDN_CHUNKED': 2}
-  none [] no kernel of this build serves gated_delta_rule on sm_86
+  rec_keyhead [heads=3 columns=16] the first kernel that fits gated_delta_rule on sm_86, measured in benchmarks/prompt_h200.json
 gdn_gates arch=sm_90
   gdn_gates [] the only kernel for gdn_gates on sm_90
 gdn_gates arch=sm_70
@@ -618,15 +618,15 @@ status 0""",
 
 
 def test_explain_without_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = "explain --op gated_delta_rule --arch sm_86 --sms 28 --tokens 2048 --env GDN_CHUNKED=2"
+    argv = "explain --op gated_delta_rule_verify --arch sm_86 --sms 28 --tokens 2048 --env GDN_CHUNKED=2"
     assert_expected_inline(
         _command(capsys, *argv.split()),
         """\
-op        gated_delta_rule, N=1 T=2048 H=16 HV=48 K=128 V=128, bfloat16, precision auto
+op        gated_delta_rule_verify, N=1 T=2048 H=16 HV=48 K=128 V=128, bfloat16, precision auto
 device    sm_86, 28 SMs
 kernel    none
 config    none
-reason    no kernel of this build serves gated_delta_rule on sm_86
+reason    no kernel of this build serves gated_delta_rule_verify on sm_86
 rejected  none
 switch    GDN_CHUNKED=2 (environment): no effect on this decision
 switch    GDN_EMULATE=unset (built-in)
@@ -709,3 +709,52 @@ def test_the_documented_switches_and_defaults_are_the_tables() -> None:
     for arch in ARCHS:
         own = ", ".join(f"{s.name}={s.value}" for s in registry.effective(arch) if s.source == "arch default")
         assert (f"| {arch} | {own} |" in documented) == bool(own)
+
+
+def test_recurrences_by_multiprocessors() -> None:
+    """rec_keyhead where several heads a thread cost less than the rounds of blocks that one head a thread needs."""
+    lines = []
+    for sms in (28, 32, 38, 48, 64, 80, 128, 132, 170):
+        for H, HV, N in ((16, 48, 1), (16, 32, 1), (2, 8, 1), (2, 8, 4)):
+            found = registry.decide("gated_delta_rule", arch="sm_90", sms=sms, tokens=4096, n=N, h=H, hv=HV)
+            lines.append(f"{sms:3} SMs HV={HV} N={N}: {found.kernel} {found.config['heads']}x{found.config['columns']}")
+    assert_expected_inline(
+        "\n".join(lines),
+        """\
+ 28 SMs HV=48 N=1: rec_keyhead 3x16
+ 28 SMs HV=32 N=1: rec_keyhead 2x16
+ 28 SMs HV=8 N=1: rec_keyhead 4x16
+ 28 SMs HV=8 N=4: rec_keyhead 4x16
+ 32 SMs HV=48 N=1: rec_keyhead 3x16
+ 32 SMs HV=32 N=1: rec_keyhead 2x16
+ 32 SMs HV=8 N=1: rec_keyhead 2x16
+ 32 SMs HV=8 N=4: rec_keyhead 4x16
+ 38 SMs HV=48 N=1: rec_keyhead 3x16
+ 38 SMs HV=32 N=1: rec_keyhead 2x16
+ 38 SMs HV=8 N=1: rec_keyhead 2x16
+ 38 SMs HV=8 N=4: rec_keyhead 4x16
+ 48 SMs HV=48 N=1: rec_keyhead 3x16
+ 48 SMs HV=32 N=1: rec_keyhead 2x16
+ 48 SMs HV=8 N=1: rec_keyhead 2x16
+ 48 SMs HV=8 N=4: rec_keyhead 2x16
+ 64 SMs HV=48 N=1: rec_keyhead 3x16
+ 64 SMs HV=32 N=1: rec_keyhead 2x16
+ 64 SMs HV=8 N=1: rec_columns 1x16
+ 64 SMs HV=8 N=4: rec_keyhead 4x16
+ 80 SMs HV=48 N=1: rec_keyhead 3x16
+ 80 SMs HV=32 N=1: rec_keyhead 2x16
+ 80 SMs HV=8 N=1: rec_columns 1x16
+ 80 SMs HV=8 N=4: rec_keyhead 4x16
+128 SMs HV=48 N=1: rec_keyhead 3x16
+128 SMs HV=32 N=1: rec_keyhead 2x16
+128 SMs HV=8 N=1: rec_columns 1x8
+128 SMs HV=8 N=4: rec_keyhead 2x16
+132 SMs HV=48 N=1: rec_keyhead 3x16
+132 SMs HV=32 N=1: rec_keyhead 2x16
+132 SMs HV=8 N=1: rec_columns 1x8
+132 SMs HV=8 N=4: rec_keyhead 2x16
+170 SMs HV=48 N=1: rec_keyhead 3x16
+170 SMs HV=32 N=1: rec_keyhead 2x16
+170 SMs HV=8 N=1: rec_columns 1x8
+170 SMs HV=8 N=4: rec_keyhead 2x16""",
+    )

@@ -15,6 +15,11 @@ strata_venv="${STRATA_VENV:-$strata_root/.venv}"
 PATH="${PATH//"$strata_venv/bin:"/}"
 strata_python="$(python3 -c 'import sys; print(sys.executable)')"
 
+# Without a GPU the CUDA kernels are only compiled, where there is a compiler for them: one architecture is enough for that.
+if ! command -v nvidia-smi >/dev/null; then
+  export GDN_CUDA_ARCHS="${GDN_CUDA_ARCHS:-90}"
+fi
+
 strata_say() { printf '[%s] %s\n' "$(basename "$0")" "$*"; }
 
 # Prints the folders that hold the calling Python's packages, when torch is among them.

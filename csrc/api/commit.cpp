@@ -14,7 +14,7 @@ CommitCall::CommitCall(const char* op, policy::Op row, const std::vector<TensorI
     : checks(op) {
   params.heads.head_map = checks.head_map(head_map);
   const bool value_major = checks.value_major(state_layout);
-  std::vector<const TensorInfo*> written;
+  std::vector<const TensorInfo*> written, read;
   for (size_t i = 0; i < states.size(); ++i) {
     const TensorInfo &state = states[i], &k_log = k_logs[i], &d_log = d_logs[i], &g_log = g_logs[i];
     for (const TensorInfo* t : {&state, &k_log, &d_log, &g_log}) {
@@ -51,9 +51,10 @@ CommitCall::CommitCall(const char* op, policy::Op row, const std::vector<TensorI
                   states[0].name() + "; got " + text_of(state.sizes));
     }
     written.push_back(&state);
+    for (const TensorInfo* t : {&k_log, &d_log, &g_log}) read.push_back(t);
     layers.push_back({state_view(state, value_major), {view<3>(g_log), view<4>(k_log), view<4>(d_log)}});
   }
-  checks.writable(written);
+  checks.writable(written, read);
   params.layers = layers.data();
   params.num_layers = static_cast<int64_t>(layers.size());
 
@@ -128,7 +129,7 @@ void conv_commit(const char* op, Backend backend, const std::vector<TensorInfo>&
   const Checks checks(op);
   ConvCommitParams params;
   std::vector<ConvCommitLayer> layers;
-  std::vector<const TensorInfo*> written;
+  std::vector<const TensorInfo*> written, read;
   const auto indices = info("state_indices", state_indices);
   for (size_t i = 0; i < states.size(); ++i) {
     const TensorInfo &state = states[i], &x = xs[i];
@@ -154,9 +155,10 @@ void conv_commit(const char* op, Backend backend, const std::vector<TensorInfo>&
     checks.last_contiguous(x);
     pool_slots(checks, indices, state, x, params.accepted.sequences);
     written.push_back(&state);
+    read.push_back(&x);
     layers.push_back({out_view<3>(state), view<3>(x)});
   }
-  checks.writable(written);
+  checks.writable(written, read);
   if (states.empty()) return;
   const ValueChecks values(checks);
   values.state_indices(state_indices, states[0].size(0), true);

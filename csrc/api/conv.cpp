@@ -5,6 +5,10 @@
 #include "api/values.h"
 #include "cpu/cpu.h"
 
+#if defined(GDN_WITH_CUDA)
+#include "cuda/launch.h"
+#endif
+
 namespace gdn::api {
 
 ConvCall::ConvCall(const char* op, const TensorInfo& x, const TensorInfo& weight, const std::optional<TensorInfo>& bias,
@@ -69,7 +73,7 @@ void ConvCall::pool(const TensorInfo& state, const std::optional<TensorInfo>& st
   states(state, {"S"});
   params.state_indices = pool_slots(checks, state_indices, state, counted, sequences());
   if (!written) return;
-  checks.writable({&state});
+  checks.writable({&state}, {&x});
   params.state_out = out_view<3>(state);
 }
 
@@ -82,6 +86,17 @@ void ConvCall::has_initial_state(const std::optional<TensorInfo>& flags) {
 void ConvCall::verify_window(const std::optional<TensorInfo>& parents) {
   params.parents = api::verify_window(checks, parents, x, sequences(), params.shape.tokens);
 }
+
+namespace {
+
+void run_convolution(const Launch& launch, const ConvCall& call) {
+  if (launch.on_cpu()) return cpu::conv_cpu(call.params, launch.isa(), torch_parallel());
+#if defined(GDN_WITH_CUDA)
+  launch.accepted(gpu::causal_conv1d(call.params, launch.stream()));
+#endif
+}
+
+}  // namespace
 
 std::tuple<Tensor, Tensor> causal_conv1d(Backend backend, const Tensor& x, const Tensor& weight, OptionalTensor bias,
                                          OptionalTensor initial_state, OptionalTensor cu_seqlens,
@@ -101,7 +116,7 @@ std::tuple<Tensor, Tensor> causal_conv1d(Backend backend, const Tensor& x, const
                              initial ? initial_state->scalar_type() : x.scalar_type());
   call.output(y);
   call.params.state_out = out_view<3>(final_state);
-  cpu::conv_cpu(call.params, launch.isa(), torch_parallel());
+  run_convolution(launch, call);
   launch.count();
   return {y, final_state};
 }
@@ -121,7 +136,7 @@ Tensor causal_conv1d_(Backend backend, const Tensor& x, const Tensor& weight, Op
   const Launch launch(op, backend, call.x.device_index, call.request);
   Tensor y = empty(x, {x.size(0), x.size(1), x.size(2)}, x.scalar_type());
   call.output(y);
-  cpu::conv_cpu(call.params, launch.isa(), torch_parallel());
+  run_convolution(launch, call);
   launch.count();
   return y;
 }
@@ -140,7 +155,7 @@ Tensor causal_conv1d_verify(Backend backend, const Tensor& x, const Tensor& weig
   const Launch launch(op, backend, call.x.device_index, call.request);
   Tensor y = empty(x, {x.size(0), x.size(1), x.size(2)}, x.scalar_type());
   call.output(y);
-  cpu::conv_cpu(call.params, launch.isa(), torch_parallel());
+  run_convolution(launch, call);
   launch.count();
   return y;
 }

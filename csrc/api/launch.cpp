@@ -43,6 +43,7 @@ Parallel torch_parallel() {
 
 Launch::Launch(const char* op, Backend backend, int32_t device_index, const policy::Request& request)
     : op_(op),
+      backend_(backend),
       device_index_(device_index),
       request_(request),
       device_(device_of(op, backend, device_index)),

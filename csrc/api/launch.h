@@ -22,6 +22,8 @@ class Launch {
   // Asks the registry. Throws where no kernel can serve the request; nothing has been allocated or changed by then.
   Launch(const char* op, Backend backend, int32_t device_index, const policy::Request& request);
 
+  bool on_cpu() const { return backend_ == Backend::cpu; }
+  const policy::Decision& decision() const { return decision_; }
   policy::Isa isa() const { return decision_.isa; }
   void* stream() const;  // CUDA: torch's current stream on the device
   // What a GPU launcher returned: an error becomes an exception.
@@ -30,6 +32,7 @@ class Launch {
 
  private:
   const char* op_;
+  Backend backend_;
   int32_t device_index_;
   const policy::Request& request_;
   policy::Device device_;

@@ -122,7 +122,7 @@ LayerResult run_layer(const char* op, Backend backend, const LayerArguments& in,
     conv.verify_window(info("parents", in.parents));
     recurrence.verify_window(info("parents", in.parents));
   } else {
-    checks.writable({&conv_state, &state});
+    checks.writable({&conv_state, &state}, {&qkv, &z});
   }
   if (conv_state.size(0) != state.size(0)) {
     checks.fail("conv_state must have the S=" + std::to_string(state.size(0)) + " slots of state; got " +

@@ -25,7 +25,7 @@ void leading_sizes(const TensorInfo& t, int64_t (&size)[kMaxRank - 1]) {
 }
 
 // A contiguous tensor of `like`'s shape.
-Tensor empty_like(const Tensor& like, ScalarType type) { return torch::stable::new_empty(like, like.sizes(), type); }
+Tensor empty_like(const Tensor& like, ScalarType type) { return empty(like, like.sizes(), type); }
 
 policy::Request pointwise_request(policy::Op op, const TensorInfo& t) {
   policy::Request request;
@@ -34,6 +34,27 @@ policy::Request pointwise_request(policy::Op op, const TensorInfo& t) {
   request.sequences = 1;
   request.dtype = t.dtype();
   return request;
+}
+
+void run(const Launch& launch, const L2NormParams& params) {
+  if (launch.on_cpu()) return cpu::l2norm_cpu(params, launch.isa(), torch_parallel());
+#if defined(GDN_WITH_CUDA)
+  launch.accepted(gpu::qk_l2norm(params, launch.stream()));
+#endif
+}
+
+void run(const Launch& launch, const GatesParams& params) {
+  if (launch.on_cpu()) return cpu::gates_cpu(params, launch.isa(), torch_parallel());
+#if defined(GDN_WITH_CUDA)
+  launch.accepted(gpu::gdn_gates(params, launch.stream()));
+#endif
+}
+
+void run(const Launch& launch, const NormParams& params) {
+  if (launch.on_cpu()) return cpu::norm_cpu(params, launch.isa(), torch_parallel());
+#if defined(GDN_WITH_CUDA)
+  launch.accepted(gpu::gated_rms_norm(params, launch.stream()));
+#endif
 }
 
 }  // namespace
@@ -114,7 +135,7 @@ std::tuple<Tensor, Tensor> qk_l2norm(Backend backend, const Tensor& q, const Ten
     params.x = view<4>(*inputs[i]);
     params.y = out_view<4>(outputs[i]);
     params.eps = static_cast<float>(eps);
-    cpu::l2norm_cpu(params, launch.isa(), torch_parallel());
+    run(launch, params);
   }
   launch.count();
   return {outputs[0], outputs[1]};
@@ -127,13 +148,7 @@ std::tuple<Tensor, Tensor> gdn_gates(Backend backend, const Tensor& a, const Ten
   const Launch launch(op, backend, info("a", a).device_index, call.request);
   Tensor g = empty_like(a, ScalarType::Float), beta = empty_like(a, ScalarType::Float);
   call.output(g, beta);
-  if (backend == Backend::cpu) {
-    cpu::gates_cpu(call.params, launch.isa(), torch_parallel());
-  } else {
-#if defined(GDN_WITH_CUDA)
-    launch.accepted(gpu::gdn_gates(call.params, launch.stream()));
-#endif
-  }
+  run(launch, call.params);
   launch.count();
   return {g, beta};
 }
@@ -149,7 +164,7 @@ Tensor gated_rms_norm(Backend backend, const Tensor& o, const Tensor& z, const T
   const Launch launch(op, backend, info("o", o).device_index, call.request);
   Tensor y = empty_like(o, type);
   call.output(y);
-  cpu::norm_cpu(call.params, launch.isa(), torch_parallel());
+  run(launch, call.params);
   launch.count();
   return y;
 }

@@ -8,6 +8,10 @@
 #include "api/values.h"
 #include "cpu/cpu.h"
 
+#if defined(GDN_WITH_CUDA)
+#include "cuda/launch.h"
+#endif
+
 namespace gdn::api {
 policy::Precision parse_precision(const Checks& checks, const std::string& precision) {
   using policy::Precision;
@@ -19,7 +23,7 @@ policy::Precision parse_precision(const Checks& checks, const std::string& preci
 
 RecurrenceCall::RecurrenceCall(const char* op, policy::Op row, const RecurrenceOptions& options, const TensorInfo& q,
                                const TensorInfo& k, const TensorInfo& v, const TensorInfo& g, const TensorInfo& beta)
-    : checks(op), q(q), k(k), v(v), counted(q) {
+    : checks(op), q(q), k(k), v(v), g(g), beta(beta), counted(q) {
   for (const TensorInfo* t : {&k, &v, &g, &beta}) checks.device(*t, q);
   checks.floating(q);
   checks.same_type(k, q);
@@ -93,7 +97,7 @@ void RecurrenceCall::pool(const TensorInfo& state, const std::optional<TensorInf
   states(state, {"S"});
   params.state_indices = pool_slots(checks, state_indices, state, counted, sequences());
   if (!written) return;
-  checks.writable({&state});
+  checks.writable({&state}, {&q, &k, &v, &g, &beta});
   params.state_out = params.state_in;
 }
 
@@ -117,6 +121,21 @@ Logs allocate_logs(RecurrenceCall& call, const Tensor& like) {
   return logs;
 }
 
+namespace {
+
+void run_recurrence(const Launch& launch, const RecurrenceCall& call) {
+  if (launch.on_cpu()) return cpu::rec_cpu(call.params, launch.isa(), torch_parallel());
+#if defined(GDN_WITH_CUDA)
+  const policy::Decision& decision = launch.decision();
+  constexpr int32_t vector_bytes = 16;
+  const bool packed_rows = call.request.alignment_bytes >= vector_bytes;
+  launch.accepted(decision.heads > 1 ? gpu::rec_keyhead(call.params, decision.heads, packed_rows, launch.stream())
+                                     : gpu::rec_columns(call.params, decision.columns, packed_rows, launch.stream()));
+#endif
+}
+
+}  // namespace
+
 std::tuple<Tensor, Tensor> gated_delta_rule(Backend backend, const Tensor& q, const Tensor& k, const Tensor& v,
                                             const Tensor& g, const Tensor& beta, OptionalTensor initial_state,
                                             OptionalTensor cu_seqlens, std::optional<double> scale, bool qk_l2norm,
@@ -139,7 +158,7 @@ std::tuple<Tensor, Tensor> gated_delta_rule(Backend backend, const Tensor& q, co
           : empty(q, {call.sequences(), heads.value_heads, heads.key_dim, heads.value_dim}, ScalarType::Float);
   call.output(o);
   call.params.state_out = state_view(info("final_state", final_state), call.value_major);
-  cpu::rec_cpu(call.params, launch.isa(), torch_parallel());
+  run_recurrence(launch, call);
   launch.count();
   return {o, final_state};
 }
@@ -161,7 +180,7 @@ Tensor gated_delta_rule_(Backend backend, const Tensor& q, const Tensor& k, cons
   const Launch launch("gated_delta_rule_", backend, call.q.device_index, call.request);
   Tensor o = empty(q, {v.size(0), v.size(1), v.size(2), v.size(3)}, q.scalar_type());
   call.output(o);
-  cpu::rec_cpu(call.params, launch.isa(), torch_parallel());
+  run_recurrence(launch, call);
   launch.count();
   return o;
 }
@@ -209,6 +228,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gated_delta_rule_commit_verify_(
   const CommitCall commit(op, policy::Op::commit, {info("state", state)}, {last_k}, {last_d}, {info("g_log", g_log)},
                           info("accepted", accepted), info("state_indices", state_indices), info("path", path),
                           head_map, state_layout);
+  const TensorInfo written = info("state", state);
+  call.checks.writable({&written}, {&call.q, &call.k, &call.v, &call.g, &call.beta});
   const ValueChecks values(call.checks);
   values.state_indices(state_indices, state.size(0), true);
   values.parents(parents);

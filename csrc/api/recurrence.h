@@ -22,7 +22,7 @@ struct RecurrenceOptions {
 // Filled step by step, each step checking what it takes; nothing is allocated or changed before launch.
 struct RecurrenceCall {
   Checks checks;
-  TensorInfo q, k, v;
+  TensorInfo q, k, v, g, beta;
   TensorInfo counted;  // says how many sequences there are: q or cu_seqlens
   RecurrenceParams params;
   policy::Request request;

@@ -4,6 +4,8 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 namespace gdn::api {
 namespace {
@@ -84,7 +86,17 @@ const char* name_of(ScalarType type) {
 }
 
 Tensor empty(const Tensor& like, std::initializer_list<int64_t> sizes, ScalarType type) {
-  return torch::stable::new_empty(like, {sizes.begin(), sizes.size()}, type);
+  return empty(like, torch::headeronly::IntHeaderOnlyArrayRef(sizes.begin(), sizes.size()), type);
+}
+
+Tensor empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef sizes, ScalarType type) {
+  try {
+    return torch::stable::new_empty(like, sizes, type);
+  } catch (const std::exception&) {
+    // What torch threw says which C function failed and where in its headers, not what was asked for.
+    throw std::runtime_error("strata_gdn: no memory for a result of shape " +
+                             text_of(Extents{sizes.data(), static_cast<int64_t>(sizes.size())}) + ", " + name_of(type));
+  }
 }
 
 BoolView bool_view(const std::optional<TensorInfo>& t) {

@@ -25,8 +25,10 @@ std::vector<TensorInfo> infos(const char* argument, const std::vector<Tensor>& t
 
 const char* name_of(ScalarType type);  // torch's, for messages
 
-// An uninitialised contiguous tensor on `like`'s device.
+// An uninitialised contiguous tensor on `like`'s device. std::runtime_error with what was asked for if there is no
+// memory.
 Tensor empty(const Tensor& like, std::initializer_list<int64_t> sizes, ScalarType type);
+Tensor empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef sizes, ScalarType type);
 
 // Missing leading dimensions have size 1, and so any stride.
 template <int rank>

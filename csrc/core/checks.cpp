@@ -216,30 +216,39 @@ void Checks::heads(int64_t key_heads, int64_t value_heads, const TensorInfo& key
        "; got HV=" + std::to_string(value_heads));
 }
 
-void Checks::writable(const std::vector<const TensorInfo*>& tensors) const {
-  std::vector<std::pair<const TensorInfo*, Footprint>> written;
-  for (const TensorInfo* t : tensors) {
+void Checks::writable(const std::vector<const TensorInfo*>& written, const std::vector<const TensorInfo*>& read) const {
+  std::vector<std::pair<const TensorInfo*, Footprint>> covered;
+  for (const TensorInfo* t : written) {
     if (is_empty(*t)) continue;
     const Footprint footprint(*t);
     if (footprint.overlaps_itself()) {
       fail(t->name() + " is written and must not overlap itself; got shape " + text_of(t->sizes) + ", strides " +
            text_of(t->strides));
     }
-    for (const auto& [earlier, covered] : written) {
-      if (footprint.overlaps(covered)) {
+    for (const auto& [earlier, earlier_footprint] : covered) {
+      if (footprint.overlaps(earlier_footprint)) {
         fail(t->name() + " is written and must not share memory with " + earlier->name());
       }
     }
-    written.emplace_back(t, footprint);
+    covered.emplace_back(t, footprint);
+  }
+  for (const TensorInfo* t : read) {
+    if (is_empty(*t)) continue;
+    const Footprint footprint(*t);
+    for (const auto& [target, target_footprint] : covered) {
+      if (footprint.overlaps(target_footprint)) {
+        fail(t->name() + " is read and must not share memory with " + target->name() + ", which is written");
+      }
+    }
   }
 }
 
 void Checks::finite(const char* option, double value) const {
-  if (!std::isfinite(value)) fail(std::string(option) + " must be finite; got " + text_of(value));
+  if (!std::isfinite(static_cast<float>(value))) fail(std::string(option) + " must be finite; got " + text_of(value));
 }
 
 void Checks::epsilon(const char* option, double value) const {
-  if (!std::isfinite(value) || value < 0) {
+  if (!std::isfinite(static_cast<float>(value)) || value < 0) {
     fail(std::string(option) + " must be finite and at least 0; got " + text_of(value));
   }
 }

@@ -80,10 +80,10 @@ class Checks {
   void head_dim(const char* symbol, int64_t size, const TensorInfo& t) const;
   // Value heads are a multiple of key heads.
   void heads(int64_t key_heads, int64_t value_heads, const TensorInfo& key, const TensorInfo& value) const;
-  // No element of the tensors is written through two of their index tuples.
-  void writable(const std::vector<const TensorInfo*>& tensors) const;
+  // No element of the written tensors belongs to two of their index tuples, or to a tensor that is read meanwhile.
+  void writable(const std::vector<const TensorInfo*>& written, const std::vector<const TensorInfo*>& read) const;
 
-  void finite(const char* option, double value) const;
+  void finite(const char* option, double value) const;   // as a float32
   void epsilon(const char* option, double value) const;  // finite, at least 0
   HeadMap head_map(std::string_view value) const;
   bool value_major(std::string_view state_layout) const;  // "vk"

@@ -178,6 +178,22 @@ struct L2NormParams {
   float eps = 1e-6f;
 };
 
+// Joins leading dimensions that every tensor steps through in one stride, so that a row's address needs no division:
+// [2, 5, 48, n] becomes [1, 1, 480, n] where it is contiguous.
+template <class... Views>
+void join_leading_dimensions(int64_t (&size)[3], Views&... views) {
+  for (const int from : {1, 0}) {
+    if (size[from] == 1) continue;
+    if (size[2] == 1) {
+      ((views.stride[2] = views.stride[from]), ...);
+    } else if (!((views.stride[from] == size[2] * views.stride[2]) && ...)) {
+      return;
+    }
+    size[2] *= size[from];
+    size[from] = 1;
+  }
+}
+
 struct GatesParams {
   int64_t size[3] = {};  // leading dimensions, padded in front with 1
   int64_t value_heads = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <mutex>
 #include <set>
@@ -29,11 +30,13 @@ constexpr Need kStep = {true, true, 8};     // the fused layer's tokens
 constexpr uint32_t bit(Switch id) { return uint32_t{1} << static_cast<uint32_t>(id); }
 static_assert(kSwitchCount <= 32, "a row's set of switches is a 32-bit mask");
 constexpr uint32_t kReadsIsa = bit(Switch::cpu_isa);
+constexpr uint32_t kReadsKeyhead = bit(Switch::keyhead);
 constexpr uint32_t kReadsNone = 0;
 
 // The measurement that put a row there is a file in benchmarks/; where an op has one kernel on a device there was
 // nothing to measure it against.
 constexpr std::string_view kOnlyKernel = "only kernel";
+constexpr std::string_view kPromptH200 = "benchmarks/prompt_h200.json";
 
 struct Entry {
   Vendor vendor;
@@ -65,7 +68,12 @@ constexpr Entry kTable[] = {
     {kCpu,   0, Op::norm,             kExact, kValues, "norm_cpu",          kReadsIsa,  kOnlyKernel},
     {kCpu,   0, Op::decode_layer,     kExact, kStep,   "decode_layer_cpu",  kReadsIsa,  kOnlyKernel},
     {kCpu,   0, Op::verify_layer,     kExact, kStep,   "verify_layer_cpu",  kReadsIsa,  kOnlyKernel},
+    {kCuda, 80, Op::gated_delta_rule, kExact, kHeads,  "rec_keyhead",       kReadsKeyhead, kPromptH200},
+    {kCuda, 75, Op::gated_delta_rule, kExact, kHeads,  "rec_columns",       kReadsNone, kPromptH200},
+    {kCuda, 75, Op::conv,             kExact, kAny,    "causal_conv1d",     kReadsNone, kOnlyKernel},
+    {kCuda, 75, Op::qk_l2norm,        kExact, kKeys,   "qk_l2norm",         kReadsNone, kOnlyKernel},
     {kCuda, 75, Op::gates,            kExact, kAny,    "gdn_gates",         kReadsNone, kOnlyKernel},
+    {kCuda, 75, Op::norm,             kExact, kValues, "gated_rms_norm",    kReadsNone, kOnlyKernel},
 };
 // clang-format on
 constexpr size_t kRows = sizeof(kTable) / sizeof(kTable[0]);
@@ -108,8 +116,58 @@ bool lacks_isa(Arch arch, const Overrides& overrides) {
   return arch.vendor == Vendor::cpu && overrides[Switch::cpu_isa].number > arch.number;
 }
 
+// How rec_columns (one head) and rec_keyhead (two to four) can be launched: value heads a thread, value columns a
+// block, blocks that a multiprocessor holds at once, and what a token then takes there (measured: kPromptH200, in ns;
+// only their ratios matter). A block works on `heads` value heads of one key head.
+struct RecShape {
+  int32_t heads, columns, resident;
+  double token_ns;
+};
+constexpr RecShape kRecShapes[] = {{1, 8, 1, 137},  {1, 16, 1, 156}, {1, 16, 2, 250},
+                                   {2, 16, 1, 196}, {3, 16, 1, 260}, {4, 16, 1, 321}};
+constexpr int64_t kKeyheadDim = 128;  // of rec_keyhead and of the blocks with 8 columns
+
+// What a token of the whole request takes: as many rounds as the blocks need on the card, or, on an unknown card, each
+// block's share of a full one.
+double token_cost(const RecShape& shape, const Request& request, const Device& device) {
+  const auto blocks = static_cast<double>(request.sequences * (request.value_heads / shape.heads) *
+                                          (request.value_dim / shape.columns));
+  const double at_once = device.sms * shape.resident;
+  return device.sms > 0 ? std::ceil(blocks / at_once) * shape.token_ns : blocks / shape.resident * shape.token_ns;
+}
+
+bool rec_shape_fits(const RecShape& shape, const Request& request) {
+  const int64_t group = request.key_heads > 0 ? request.value_heads / request.key_heads : 0;
+  const bool tuned_only = shape.heads > 1 || shape.columns != 16;
+  return group % shape.heads == 0 && group > 0 && (!tuned_only || request.key_dim == kKeyheadDim);
+}
+
+// The cheapest shape with one head a thread, or with several; nullptr: none fits.
+const RecShape* cheapest(bool several_heads, const Request& request, const Device& device) {
+  const RecShape* best = nullptr;
+  for (const RecShape& shape : kRecShapes) {
+    if ((shape.heads > 1) != several_heads || !rec_shape_fits(shape, request)) continue;
+    if (best == nullptr || token_cost(shape, request, device) < token_cost(*best, request, device)) best = &shape;
+  }
+  return best;
+}
+
+bool keyhead_pays(const Request& request, const Device& device) {
+  return token_cost(*cheapest(true, request, device), request, device) <
+         token_cost(*cheapest(false, request, device), request, device);
+}
+
+// Fills the configuration of a decision for `row`.
+void configure(const Entry& row, const Request& request, const Device& device, Decision* decision) {
+  if (row.op != Op::gated_delta_rule || row.vendor != Vendor::cuda) return;
+  const RecShape* shape = cheapest((row.reads & kReadsKeyhead) != 0, request, device);
+  decision->heads = shape->heads;
+  decision->columns = shape->columns;
+}
+
 // `seen`: the architecture that the decision goes by, `real` the one that has to run the kernel (see emulated()).
-Cause unmet(const Entry& row, const Request& request, Arch seen, Arch real, const Overrides& overrides) {
+Cause unmet(const Entry& row, const Request& request, const Device& device, Arch seen, Arch real,
+            const Overrides& overrides) {
   if (seen.number < row.first_arch) return Cause::architecture;
   if (real.vendor != row.vendor || real.number < row.first_arch) return Cause::real_card;
   if (lacks_isa(real, overrides)) return Cause::isa;
@@ -117,6 +175,12 @@ Cause unmet(const Entry& row, const Request& request, Arch seen, Arch real, cons
   if (row.need.key_dim && !is_head_dim(request.key_dim)) return Cause::key_dim;
   if (row.need.value_dim && !is_head_dim(request.value_dim)) return Cause::value_dim;
   if (row.need.max_tokens && request.tokens > row.need.max_tokens) return Cause::tokens;
+  if (row.reads & kReadsKeyhead) {
+    const int32_t keyhead = effective(overrides, Switch::keyhead, &seen).number;
+    if (keyhead == 0) return Cause::switched_off;
+    if (cheapest(true, request, device) == nullptr) return Cause::head_group;
+    if (keyhead == kUnset && !keyhead_pays(request, device)) return Cause::idle_card;
+  }
   return Cause::none;
 }
 
@@ -152,7 +216,7 @@ std::string lacks_isa_words(int32_t has, const Overrides& overrides) {
   return "GDN_CPU_ISA=" + overrides[Switch::cpu_isa].text + ", but this CPU has only " + isa_words(has);
 }
 
-std::string describe(Cause cause, const Entry& row, const Request& request, Arch seen, Arch real,
+std::string describe(Cause cause, const Entry& row, const Request& request, const Device& device, Arch seen, Arch real,
                      const Overrides& overrides) {
   switch (cause) {
     case Cause::architecture: return "needs " + architecture_words(row) + "; this is " + name(seen);
@@ -168,6 +232,13 @@ std::string describe(Cause cause, const Entry& row, const Request& request, Arch
       return "V must be " + std::string(kHeadDimWords) + "; got " + std::to_string(request.value_dim);
     case Cause::tokens:
       return "T must be at most " + std::to_string(row.need.max_tokens) + "; got " + std::to_string(request.tokens);
+    case Cause::switched_off: return "GDN_KEYHEAD=0";
+    case Cause::head_group:
+      return "needs K=128 and a multiple of 2, 3 or 4 value heads a key head; got K=" +
+             std::to_string(request.key_dim) + ", H=" + std::to_string(request.key_heads) +
+             ", HV=" + std::to_string(request.value_heads);
+    case Cause::idle_card:
+      return "one head a thread is expected to be faster: more of the " + std::to_string(device.sms) + " SMs have work";
     case Cause::none:
     case Cause::no_row: break;
   }
@@ -184,7 +255,10 @@ std::string_view static_words(Cause cause) {
     case Cause::precision: return "the precision is not available on this device";
     case Cause::key_dim:
     case Cause::value_dim:
-    case Cause::tokens: return "no kernel for this shape";
+    case Cause::tokens:
+    case Cause::switched_off:
+    case Cause::head_group:
+    case Cause::idle_card: return "no kernel for this shape";
   }
   return "";
 }
@@ -219,11 +293,12 @@ Decision decide(const Request& request, const Device& device, const Overrides& o
   for (size_t i = 0; i < kRows; ++i) {
     const Entry& row = kTable[i];
     if (row.op != request.op || row.vendor != seen.vendor) continue;
-    decision.cause = unmet(row, request, seen, real, overrides);
+    decision.cause = unmet(row, request, device, seen, real, overrides);
     if (decision.cause == Cause::none) {
       decision.kernel = row.kernel;
       decision.reason = row.measured;
       decision.row = static_cast<int32_t>(i);
+      configure(row, request, device, &decision);
       if (seen.vendor == Vendor::cpu) {
         const int32_t asked = overrides[Switch::cpu_isa].number;
         decision.isa = static_cast<Isa>(asked == kUnset ? seen.number : std::min(seen.number, asked));
@@ -231,7 +306,7 @@ Decision decide(const Request& request, const Device& device, const Overrides& o
       return decision;
     }
     if (rejected) {
-      rejected->push_back({row.kernel, describe(decision.cause, row, request, seen, real, overrides)});
+      rejected->push_back({row.kernel, describe(decision.cause, row, request, device, seen, real, overrides)});
     }
   }
   decision.reason = static_words(decision.cause);

@@ -74,12 +74,17 @@ enum class Cause : int32_t {
   key_dim,
   value_dim,
   tokens,
+  switched_off,  // a switch says so
+  head_group,    // the value heads of a key head do not fit its threads
+  idle_card,     // another kernel spreads these few heads over more of the card
 };
 
 // What will run. `kernel` is empty when nothing can; the caller's error is then explain()'s sentence.
 struct Decision {
   std::string_view kernel;    // registry id = kernel name = file name
   Isa isa = Isa::baseline;    // CPU kernels
+  int32_t heads = 0;          // rec_columns, rec_keyhead: value heads a thread
+  int32_t columns = 0;        // ... and value columns a block
   std::string_view reason;    // a few static words; explain() has the details
   Cause cause = Cause::none;  // where kernel is empty: why the last candidate was not taken
   int32_t row = -1;           // index into the table, for served counts

@@ -93,6 +93,52 @@ inline const char* launch_error() {
   return error == success ? nullptr : message(error);
 }
 
+constexpr int kWarp = 32;  // RDNA kernels are compiled for wave32
+
+// The value of the lane whose index differs in the bits of `mask`; every lane of the warp takes part.
+template <class T>
+__device__ __forceinline__ T shuffle_xor(T x, int mask) {
+#if defined(__HIPCC__)
+  return __shfl_xor(x, mask, kWarp);
+#else
+  return __shfl_xor_sync(0xffffffffu, x, mask);
+#endif
+}
+template <class T>
+__device__ __forceinline__ T shuffle(T x, int lane) {
+#if defined(__HIPCC__)
+  return __shfl(x, lane, kWarp);
+#else
+  return __shfl_sync(0xffffffffu, x, lane);
+#endif
+}
+
+// A barrier of the block's `threads` threads that warps may reach at different places of the program.
+template <int threads>
+__device__ __forceinline__ void block_barrier() {
+#if defined(__HIPCC__)
+  __syncthreads();
+#else
+  asm volatile("barrier.sync 1, %0;" ::"n"(threads) : "memory");
+#endif
+}
+
+// 1 / sqrt(x), both correctly rounded.
+__device__ __forceinline__ float reciprocal_root(float x) { return __fdiv_rn(1.0f, __fsqrt_rn(x)); }
+
+// Lets a kernel have more dynamic shared memory than the 48 KB of every launch; nullptr, or why not. Asked for on the
+// current device before each launch: the runtime keeps a number, and a note of our own would be one for every device.
+template <class Kernel>
+const char* allow_shared_memory(Kernel kernel, int bytes) {
+#if defined(__HIPCC__)
+  const Error error =
+      hipFuncSetAttribute(reinterpret_cast<const void*>(kernel), hipFuncAttributeMaxDynamicSharedMemorySize, bytes);
+#else
+  const Error error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+#endif
+  return error == success ? nullptr : message(error);
+}
+
 // One element of a view, widened exactly. The dtype is the same for every thread, so the branch does not diverge.
 template <int rank>
 __device__ __forceinline__ float load(const View<rank>& view, int64_t offset) {
@@ -100,6 +146,16 @@ __device__ __forceinline__ float load(const View<rank>& view, int64_t offset) {
     case DType::bf16: return to_f32(static_cast<const bf16*>(view.data)[offset]);
     case DType::f16: return to_f32(static_cast<const f16*>(view.data)[offset]);
     default: return static_cast<const float*>(view.data)[offset];
+  }
+}
+
+// The other way round.
+template <int rank>
+__device__ __forceinline__ void store(const OutView<rank>& view, int64_t offset, float x) {
+  switch (view.dtype) {
+    case DType::bf16: static_cast<bf16*>(view.data)[offset] = from_f32<bf16>(x); return;
+    case DType::f16: static_cast<f16*>(view.data)[offset] = from_f32<f16>(x); return;
+    default: static_cast<float*>(view.data)[offset] = x; return;
   }
 }
 

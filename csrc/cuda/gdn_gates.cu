@@ -1,7 +1,7 @@
 // gdn_gates: the log decay and the write strength of every token and value head (docs/contract.md, "The exact order").
 //
-//   (1) g    = -exp(A_log) softplus(a + dt_bias)      +0 where softplus is 0, even if exp(A_log) is infinite
-//   (2) beta = sigmoid(b)                             times 2 with allow_neg_eigval
+//   (15) g    = -exp(A_log) softplus(a + dt_bias)      +0 where softplus is 0, even if exp(A_log) is infinite
+//   (16) beta = sigmoid(b)                             times 2 with allow_neg_eigval
 //
 //   tensor          shape                 strides  dtype
 //   a, b            [n0, n1, n2, HV]      any      float32, bfloat16 or float16
@@ -34,13 +34,13 @@ __device__ __forceinline__ int64_t offset_of(const AnyView& view, int64_t i0, in
   return i0 * view.stride[0] + i1 * view.stride[1] + i2 * view.stride[2] + head * view.stride[3];
 }
 
-// (1)
+// (15)
 __device__ __forceinline__ float log_decay(float a, float A_log, float dt_bias) {
   const float step = exact::softplus(a + dt_bias);
   return step == 0.0f ? 0.0f : -exact::exp(A_log) * step;
 }
 
-// (2)
+// (16)
 __device__ __forceinline__ float write_strength(float b, bool allow_neg_eigval) {
   const float beta = exact::sigmoid(b);
   return allow_neg_eigval ? 2.0f * beta : beta;
@@ -50,20 +50,23 @@ __global__ void __launch_bounds__(GatesTraits::block_threads) gdn_gates_kernel(G
   const int64_t stride = static_cast<int64_t>(gridDim.x) * GatesTraits::block_threads;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * GatesTraits::block_threads + threadIdx.x;
   for (int64_t element = first; element < elements; element += stride) {
-    const int64_t head = element % p.value_heads;
     const int64_t row = element / p.value_heads;
-    const int64_t i2 = row % p.size[2];
-    const int64_t i1 = row / p.size[2] % p.size[1];
-    const int64_t i0 = row / p.size[2] / p.size[1];
+    const int64_t head = element - row * p.value_heads;
+    int64_t i0 = 0, i1 = 0, i2 = row;
+    if (p.size[0] != 1 || p.size[1] != 1) {
+      i2 = row % p.size[2];
+      i1 = row / p.size[2] % p.size[1];
+      i0 = row / p.size[2] / p.size[1];
+    }
 
     const float a = load(p.a, offset_of(p.a, i0, i1, i2, head));
     const float A_log = load(p.A_log, head * p.A_log.stride[0]);
     const float dt_bias = load(p.dt_bias, head * p.dt_bias.stride[0]);
-    static_cast<float*>(p.g.data)[offset_of(p.g, i0, i1, i2, head)] = log_decay(a, A_log, dt_bias);  // (1)
+    static_cast<float*>(p.g.data)[offset_of(p.g, i0, i1, i2, head)] = log_decay(a, A_log, dt_bias);  // (15)
 
     const float b = load(p.b, offset_of(p.b, i0, i1, i2, head));
     static_cast<float*>(p.beta.data)[offset_of(p.beta, i0, i1, i2, head)] =
-        write_strength(b, p.allow_neg_eigval);  // (2)
+        write_strength(b, p.allow_neg_eigval);  // (16)
   }
 }
 
@@ -74,7 +77,9 @@ const char* gdn_gates(const GatesParams& params, void* stream) {
   if (elements == 0) return nullptr;
   const int64_t needed = (elements + GatesTraits::block_threads - 1) / GatesTraits::block_threads;
   const auto blocks = static_cast<unsigned>(needed < GatesTraits::max_blocks ? needed : GatesTraits::max_blocks);
-  gdn_gates_kernel<<<blocks, GatesTraits::block_threads, 0, static_cast<Stream>(stream)>>>(params, elements);
+  GatesParams p = params;
+  join_leading_dimensions(p.size, p.a, p.b, p.g, p.beta);
+  gdn_gates_kernel<<<blocks, GatesTraits::block_threads, 0, static_cast<Stream>(stream)>>>(p, elements);
   return launch_error();
 }
 

@@ -33,7 +33,7 @@ try:
     from transformers.integrations.accelerate import force_accelerate_hooks
 except ImportError as error:
     raise ImportError(
-        "strata_gdn.integrations.transformers needs Transformers 5.17: `pip install strata-gdn[transformers]`"
+        "strata_gdn.integrations.transformers needs Transformers 5.17: `pip install .[transformers]` in the repository"
     ) from error
 
 __all__ = ["Projections", "disable", "enable", "enabled", "heads", "output", "project"]
@@ -145,7 +145,7 @@ def _layer_forward(modeling: ModuleType, precision: Precision) -> Callable[..., 
         projected = project(self, hidden_states)
         qkv, weight = projected.qkv, self.conv1d.weight.squeeze(1)
         continues = cache_params is not None and cache_params.has_previous_state(self.layer_idx)
-        if not continues and not torch.compiler.is_compiling():
+        if cache_params is not None and not continues and not torch.compiler.is_compiling():
             _refuse_unserved(self, qkv, precision)
         g, beta = ops.gdn_gates(projected.a, projected.b, self.A_log, self.dt_bias)
         if cache_params is None:

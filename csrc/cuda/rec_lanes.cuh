@@ -1,0 +1,457 @@
+// The recurrence token by token in the exact order, a column's eight row groups in eight neighbouring lanes: the kernel
+// behind rec_columns (one value head a thread) and rec_keyhead (several value heads of one key head a thread).
+// docs/kernels/rec_lanes.md: roofline, schedule, what was tried. Equations: docs/math.md (1) to (5).
+//
+//   tensor   shape                            strides                      dtype
+//   q, k     [B, T, H, K]                     last 1, others any           float32, bfloat16 or float16
+//   v, o     [B, T, HV, V]                    last 1, others any           the same
+//   g        [B, T, HV]                       any                          float32
+//   beta     [B, T, HV]                       any                          float32, bfloat16 or float16
+//   state    [S, HV, K, V] or [S, HV, V, K]   last 1, others any           float32
+//
+// Grid: x = V / columns, y = H * (HV/H) / heads, z = sequences. A block owns `columns` value columns of `heads` value
+// heads that read one key head. Threads: first the chain threads, 8 a column: lane group r of a column keeps the rows
+// of row group r of each of its heads in registers through the whole sequence. Then four feed warps: they load the next
+// stage's tokens, normalise keys and queries (a warp a row, lane l its K/32 consecutive elements: the order of
+// docs/contract.md), and turn the chain's partial outputs of the stage before into outputs. Shared memory: two stages
+// of widened inputs and two of partial outputs. Precision: float32; the sums over K are eight chains and three
+// butterfly additions. Sync contract: one block barrier a stage. At barrier s everybody has arrived: the feed warps
+// with stage s + 1 complete in buffer (s + 1) % 2, the chain threads with the partial outputs of stage s complete in
+// buffer s % 2. Nobody writes a buffer that the other side reads before the next barrier. Within a stage the chain
+// warps exchange values by shuffles alone.
+#pragma once
+
+#include "cuda/device.h"
+
+#include "core/exact_math.h"
+#include "cuda/indices.cuh"
+
+namespace gdn::gpu {
+
+// Element: float, bf16 or f16.
+template <int key_dim, int heads_a_thread, int columns_a_block, class ElementType>
+struct RecTraits {
+  using Element = ElementType;
+  static constexpr int K = key_dim;
+  static constexpr int heads = heads_a_thread;
+  static constexpr int columns = columns_a_block;
+  static constexpr int groups = 8;
+  static constexpr int group_rows = 4;  // consecutive rows of a group
+  static constexpr int period = groups * group_rows;
+  static constexpr int rows = K / groups;  // of a thread and head
+  static constexpr int stage_tokens = K > 128 || heads > 3 ? 8 : 16;
+  static constexpr int chain_threads = columns * groups;
+  static constexpr int feed_warps = 4;
+  static constexpr int feed_threads = feed_warps * kWarp;
+  static constexpr int threads = chain_threads + feed_threads;
+  static constexpr int blocks_a_multiprocessor =
+      heads == 1 && K < 256 ? 2 : 1;                             // what the registers must leave room for
+  static constexpr int feed_tokens = stage_tokens / feed_warps;  // of a warp and stage
+  static constexpr int lane_elements = K / kWarp;                // of a row, in a feed lane
+  static constexpr int lane_words = lane_elements * static_cast<int>(sizeof(Element)) / 4;
+  static constexpr int lane_values = (heads * columns + kWarp - 1) / kWarp;
+  static constexpr int feed_rows = 2 * feed_tokens + 1;  // keys, the next stage's first key, queries
+  static constexpr int gate_pad = 4;
+
+  static_assert(K % period == 0, "a row group has whole quads of rows");
+  static_assert(heads <= gate_pad, "the gates of a token are one 16-byte access");
+  static_assert(heads * rows <= 96, "more state values than this do not fit a thread's registers beside the rest");
+  static_assert(chain_threads % kWarp == 0,
+                "a column's lanes are in one warp, and chain and feed threads in different ones");
+  static_assert(stage_tokens % feed_warps == 0, "every feed warp has the same number of tokens");
+  static_assert(feed_rows <= kWarp, "each row's root is computed in a lane of its own");
+};
+
+template <class Tr>
+struct RecStage {
+  float k[Tr::stage_tokens + 1][Tr::K];  // the last row is the next stage's first key
+  float q[Tr::stage_tokens][Tr::K];
+  float v[Tr::stage_tokens][Tr::heads][Tr::columns];
+  float alpha[Tr::stage_tokens][Tr::gate_pad];
+  float beta[Tr::stage_tokens][Tr::gate_pad];
+};
+template <class Tr>
+struct alignas(16) RecShared {
+  RecStage<Tr> stage[2];
+  float partial[2][Tr::stage_tokens][Tr::heads][Tr::columns][Tr::groups];  // of the outputs
+};
+
+// What a block works on.
+struct RecBlock {
+  int64_t slot;
+  SequenceRows rows;
+  int64_t first_column;
+  int64_t key_head, first_head, head_step;  // value heads first_head + j * head_step
+  bool packed_rows;                         // q and k rows can be read in whole lane vectors
+};
+
+// Consecutive elements of a row as they lie in memory.
+template <int count>
+struct alignas(count < 4 ? 4 * count : 16) Words {
+  uint32_t word[count];
+};
+
+// The feed warps' part. Between fetch and store a thread holds raw values of the next stage: the loads have a whole
+// stage to arrive.
+template <class Tr>
+class Feed {
+ public:
+  using Element = typename Tr::Element;
+
+  __device__ Feed(const RecurrenceParams& p, const RecBlock& block)
+      : p_(p),
+        block_(block),
+        lane_(threadIdx.x % kWarp),
+        warp_((threadIdx.x - Tr::chain_threads) / kWarp),
+        q_(static_cast<const Element*>(p.q.data) + first_row(p.q.stride, block.key_head) + lane_ * Tr::lane_elements),
+        k_(static_cast<const Element*>(p.k.data) + first_row(p.k.stride, block.key_head) + lane_ * Tr::lane_elements),
+        v_(static_cast<const Element*>(p.v.data) + first_row(p.v.stride, block.first_head) + block.first_column),
+        o_(static_cast<Element*>(p.o.data) + first_row(p.o.stride, block.first_head) + block.first_column),
+        beta_is_wide_(p.beta.dtype == DType::f32) {
+    const int64_t head = block.first_head + (lane_ < Tr::heads ? lane_ : 0) * block.head_step;
+    g_ = first_row(p.g.stride, head);
+    beta_ = first_row(p.beta.stride, head);
+  }
+
+  // Rows past the last one are read as the last one: their values are never used.
+  __device__ __forceinline__ void fetch(int64_t first_token) {
+    const int64_t last = block_.rows.count - 1;
+#pragma unroll
+    for (int i = 0; i < Tr::feed_tokens; ++i) {
+      const int64_t wanted = first_token + warp_ + i * Tr::feed_warps, t = wanted < last ? wanted : last;
+      fetch_row(k_ + t * p_.k.stride[1], raw_[i]);
+      fetch_row(q_ + t * p_.q.stride[1], raw_[Tr::feed_tokens + 1 + i]);
+#pragma unroll
+      for (int w = 0; w < Tr::lane_values; ++w) {
+        const int e = lane_ + w * kWarp < Tr::heads * Tr::columns ? lane_ + w * kWarp : 0;
+        v_raw_[i][w] = v_[t * p_.v.stride[1] + e / Tr::columns * block_.head_step * p_.v.stride[2] + e % Tr::columns];
+      }
+      g_raw_[i] = static_cast<const float*>(p_.g.data)[g_ + t * p_.g.stride[1]];
+      const int64_t beta = beta_ + t * p_.beta.stride[1];
+      beta_raw_[i] = beta_is_wide_ ? static_cast<const uint32_t*>(p_.beta.data)[beta]
+                                   : static_cast<const uint16_t*>(p_.beta.data)[beta];
+    }
+    const int64_t next = first_token + Tr::stage_tokens;
+    fetch_row(k_ + (next < last ? next : last) * p_.k.stride[1], raw_[Tr::feed_tokens]);
+  }
+
+  __device__ __forceinline__ void store(RecStage<Tr>& stage) const {
+    float x[Tr::feed_rows][Tr::lane_elements], sum[Tr::feed_rows];
+#pragma unroll
+    for (int r = 0; r < Tr::feed_rows; ++r) {
+      sum[r] = 0.0f;
+#pragma unroll
+      for (int i = 0; i < Tr::lane_elements; ++i) {
+        x[r][i] = element(raw_[r], i);
+        sum[r] = fmaf(x[r][i], x[r][i], sum[r]);
+      }
+    }
+#pragma unroll
+    for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+#pragma unroll
+      for (int r = 0; r < Tr::feed_rows; ++r) sum[r] += shuffle_xor(sum[r], distance);
+    }
+    // Lane r has the root and the division of row r. (A chain of selects would become an array in local memory.)
+    float mine = 0.0f;
+#pragma unroll
+    for (int r = 0; r < Tr::feed_rows; ++r)
+      mine = float_of(bits_of(mine) | (bits_of(sum[r]) & (lane_ == r ? ~0u : 0u)));
+    const float factor = p_.qk_l2norm ? reciprocal_root(mine + p_.l2_eps) : 1.0f;
+#pragma unroll
+    for (int r = 0; r < Tr::feed_rows; ++r) {
+      const float by = shuffle(factor, r);
+      float* row = r < Tr::feed_tokens    ? stage.k[warp_ + r * Tr::feed_warps]
+                   : r == Tr::feed_tokens ? stage.k[Tr::stage_tokens]
+                                          : stage.q[warp_ + (r - Tr::feed_tokens - 1) * Tr::feed_warps];
+      if (r == Tr::feed_tokens && warp_ != 0) continue;
+#pragma unroll
+      for (int i = 0; i < Tr::lane_elements; ++i) row[lane_ * Tr::lane_elements + i] = x[r][i] * by;
+    }
+#pragma unroll
+    for (int i = 0; i < Tr::feed_tokens; ++i) {
+      const int t = warp_ + i * Tr::feed_warps;
+#pragma unroll
+      for (int w = 0; w < Tr::lane_values; ++w) {
+        const int e = lane_ + w * kWarp;
+        if (e < Tr::heads * Tr::columns) stage.v[t][e / Tr::columns][e % Tr::columns] = to_f32(v_raw_[i][w]);
+      }
+      const float alpha = exact::exp(g_raw_[i]);  // (1)
+      if (lane_ < Tr::heads) {
+        stage.alpha[t][lane_] = alpha;
+        stage.beta[t][lane_] = widened_beta(beta_raw_[i]);
+      }
+    }
+  }
+
+  // (5) from the chain's partial sums.
+  __device__ __forceinline__ void write_outputs(
+      const float (&partial)[Tr::stage_tokens][Tr::heads][Tr::columns][Tr::groups], int64_t first_token) const {
+    const int64_t left = block_.rows.count - first_token;
+    const int tokens = left < Tr::stage_tokens ? static_cast<int>(left) : Tr::stage_tokens;
+    Element* o = o_ + first_token * p_.o.stride[1];
+    constexpr int outputs = Tr::stage_tokens * Tr::heads * Tr::columns;
+#pragma unroll
+    for (int base = 0; base < outputs; base += Tr::feed_threads) {
+      const int e = base + static_cast<int>(threadIdx.x) - Tr::chain_threads;
+      const int c = e % Tr::columns, j = e / Tr::columns % Tr::heads, t = e / Tr::columns / Tr::heads;
+      if (e < outputs && t < tokens) {
+        const float4 a = *reinterpret_cast<const float4*>(&partial[t][j][c][0]);
+        const float4 b = *reinterpret_cast<const float4*>(&partial[t][j][c][4]);
+        const float sum = ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
+        o[t * p_.o.stride[1] + j * block_.head_step * p_.o.stride[2] + c] = from_f32<Element>(sum * p_.scale);
+      }
+    }
+  }
+
+  // Rows [begin, end) of the batch row as zeros.
+  __device__ void write_zeros(int64_t begin, int64_t end) const {
+    Element* o = o_ - block_.rows.first * p_.o.stride[1];
+    for (int64_t t = begin; t < end; ++t) {
+      for (int e = static_cast<int>(threadIdx.x) - Tr::chain_threads; e < Tr::heads * Tr::columns;
+           e += Tr::feed_threads) {
+        o[t * p_.o.stride[1] + e / Tr::columns * block_.head_step * p_.o.stride[2] + e % Tr::columns] = Element{};
+      }
+    }
+  }
+
+ private:
+  template <int rank>
+  __device__ int64_t first_row(const int64_t (&stride)[rank], int64_t head) const {
+    return block_.rows.batch * stride[0] + block_.rows.first * stride[1] + head * stride[2];
+  }
+  __device__ __forceinline__ void fetch_row(const Element* from, Words<Tr::lane_words>& to) const {
+    if (block_.packed_rows) {
+      to = *reinterpret_cast<const Words<Tr::lane_words>*>(from);
+      return;
+    }
+#pragma unroll
+    for (int w = 0; w < Tr::lane_words; ++w) {
+      if constexpr (sizeof(Element) == 4) {
+        to.word[w] = bits_of(from[w]);
+      } else {
+        to.word[w] = from[2 * w].bits | static_cast<uint32_t>(from[2 * w + 1].bits) << 16;
+      }
+    }
+  }
+  __device__ __forceinline__ float element(const Words<Tr::lane_words>& row, int i) const {
+    if constexpr (sizeof(Element) == 4) {
+      return float_of(row.word[i]);
+    } else {
+      return to_f32(Element{static_cast<uint16_t>(row.word[i / 2] >> 16 * (i % 2))});
+    }
+  }
+  __device__ __forceinline__ float widened_beta(uint32_t raw) const {
+    const auto half_bits = static_cast<uint16_t>(raw);
+    return beta_is_wide_                  ? float_of(raw)
+           : p_.beta.dtype == DType::bf16 ? to_f32(bf16{half_bits})
+                                          : to_f32(f16{half_bits});
+  }
+
+  const RecurrenceParams& p_;
+  const RecBlock block_;
+  int lane_, warp_;
+  const Element *q_, *k_, *v_;
+  Element* o_;
+  bool beta_is_wide_;
+  int64_t g_, beta_;
+  Words<Tr::lane_words> raw_[Tr::feed_rows];  // keys, the next stage's first key, queries
+  Element v_raw_[Tr::feed_tokens][Tr::lane_values];
+  float g_raw_[Tr::feed_tokens];
+  uint32_t beta_raw_[Tr::feed_tokens];
+};
+
+// The chain threads' part: rows of one row group and column of each head's state, in registers.
+template <class Tr>
+class Chain {
+ public:
+  __device__ Chain(const RecurrenceParams& p, const RecBlock& block)
+      : group_(threadIdx.x % Tr::groups), column_(threadIdx.x / Tr::groups) {
+    const bool from_zeros = p.state_in.data == nullptr || !starts_from_state(p.has_initial_state, blockIdx.z);
+    for_each_element(p.state_in, block, [&](int j, int i, float* element) { S_[j][i] = from_zeros ? 0.0f : *element; });
+  }
+
+  __device__ void save(const StateView& state, const RecBlock& block) {
+    for_each_element(state, block, [&](int j, int i, float* element) { *element = S_[j][i]; });
+  }
+
+  // (2) of the first token.
+  __device__ void begin(const RecStage<Tr>& stage) {
+    load_row(stage.k[0], k_even_);
+    start_u(k_even_);
+  }
+
+  // Tokens [0, tokens) of a stage. u_ is that of its first token, and afterwards that of the token after its last one.
+  __device__ __forceinline__ void run(const RecStage<Tr>& stage, int tokens,
+                                      float (&partial)[Tr::stage_tokens][Tr::heads][Tr::columns][Tr::groups]) {
+    load_row(stage.k[0], k_even_);
+    load_row(stage.k[1], k_odd_);
+    load_row(stage.q[0], q_);
+    load_token(stage, 0);
+    int t = 0;
+#pragma unroll 1
+    for (; t + 4 <= tokens; t += 4) {
+      step(stage, partial, t, k_even_, k_odd_);
+      step(stage, partial, t + 1, k_odd_, k_even_);
+      step(stage, partial, t + 2, k_even_, k_odd_);
+      step(stage, partial, t + 3, k_odd_, k_even_);
+    }
+    // The end of a sequence.
+#pragma unroll 1
+    for (; t < tokens; ++t) {
+      step(stage, partial, t, k_even_, k_odd_);
+#pragma unroll
+      for (int i = 0; i < Tr::rows; ++i) {
+        const float next = k_odd_[i];
+        k_odd_[i] = k_even_[i];
+        k_even_[i] = next;
+      }
+    }
+  }
+
+ private:
+  template <class F>
+  __device__ __forceinline__ void for_each_element(const StateView& state, const RecBlock& block, F f) {
+    float* column = state.data + block.slot * state.slot_stride + (block.first_column + column_) * state.value_stride;
+#pragma unroll
+    for (int j = 0; j < Tr::heads; ++j) {
+      float* head = column + (block.first_head + j * block.head_step) * state.head_stride;
+#pragma unroll
+      for (int i = 0; i < Tr::rows; ++i) {
+        const int row = i / Tr::group_rows * Tr::period + group_ * Tr::group_rows + i % Tr::group_rows;
+        f(j, i, head + row * state.key_stride);
+      }
+    }
+  }
+
+  // This thread's rows out of K values in shared memory.
+  __device__ __forceinline__ void load_row(const float (&from)[Tr::K], float (&to)[Tr::rows]) const {
+#pragma unroll
+    for (int i = 0; i < Tr::rows; i += Tr::group_rows) {
+      const float4 x =
+          *reinterpret_cast<const float4*>(&from[i / Tr::group_rows * Tr::period + group_ * Tr::group_rows]);
+      to[i] = x.x;
+      to[i + 1] = x.y;
+      to[i + 2] = x.z;
+      to[i + 3] = x.w;
+    }
+  }
+
+  __device__ __forceinline__ void load_token(const RecStage<Tr>& stage, int t) {
+    const float4 a = *reinterpret_cast<const float4*>(stage.alpha[t]),
+                 b = *reinterpret_cast<const float4*>(stage.beta[t]);
+    const float alphas[] = {a.x, a.y, a.z, a.w}, betas[] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int j = 0; j < Tr::heads; ++j) {
+      alpha_[j] = alphas[j];
+      beta_[j] = betas[j];
+      v_[j] = stage.v[t][j][column_];
+    }
+  }
+
+  // (2): this group's chain, then the sum over the eight groups in every lane.
+  __device__ __forceinline__ void start_u(const float (&k)[Tr::rows]) {
+    dot(k, u_);
+#pragma unroll
+    for (int distance = 1; distance < Tr::groups; distance *= 2) {
+#pragma unroll
+      for (int j = 0; j < Tr::heads; ++j) u_[j] += shuffle_xor(u_[j], distance);
+    }
+  }
+
+  __device__ __forceinline__ void dot(const float (&x)[Tr::rows], float (&out)[Tr::heads]) const {
+#pragma unroll
+    for (int j = 0; j < Tr::heads; ++j) out[j] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < Tr::rows; ++i) {
+#pragma unroll
+      for (int j = 0; j < Tr::heads; ++j) out[j] = fmaf(S_[j][i], x[i], out[j]);
+    }
+  }
+
+  // k is k_t, whose registers get k_{t+2}; k_next is k_{t+1}. What the next token needs is loaded, and this token's
+  // output summed, while u_{t+1} is on its way through the butterfly.
+  __device__ __forceinline__ void step(const RecStage<Tr>& stage,
+                                       float (&partial)[Tr::stage_tokens][Tr::heads][Tr::columns][Tr::groups], int t,
+                                       float (&k)[Tr::rows], const float (&k_next)[Tr::rows]) {
+#pragma unroll
+    for (int j = 0; j < Tr::heads; ++j) {
+      const float delta = fmaf(-alpha_[j], u_[j], v_[j]) * beta_[j];  // (3)
+#pragma unroll
+      for (int i = 0; i < Tr::rows; ++i) S_[j][i] = fmaf(alpha_[j], S_[j][i], k[i] * delta);  // (4)
+    }
+    start_u(k_next);
+    const int next = t + 1 < Tr::stage_tokens ? t + 1 : t;
+    load_row(stage.k[t + 2 <= Tr::stage_tokens ? t + 2 : t], k);
+    load_token(stage, next);
+    float o[Tr::heads];
+    dot(q_, o);  // (5)
+    load_row(stage.q[next], q_);
+#pragma unroll
+    for (int j = 0; j < Tr::heads; ++j) partial[t][j][column_][group_] = o[j];
+  }
+
+  int group_, column_;
+  float S_[Tr::heads][Tr::rows];
+  float u_[Tr::heads], v_[Tr::heads], alpha_[Tr::heads], beta_[Tr::heads];
+  float k_even_[Tr::rows], k_odd_[Tr::rows], q_[Tr::rows];
+};
+
+template <class Tr>
+__global__ void __launch_bounds__(Tr::threads, Tr::blocks_a_multiprocessor)
+    rec_lanes_kernel(RecurrenceParams p, bool packed_rows) {
+  extern __shared__ float4 s_memory[];
+  RecShared<Tr>& shared = *reinterpret_cast<RecShared<Tr>*>(s_memory);
+  const int64_t n = blockIdx.z;
+  const int64_t group = p.heads.value_heads / p.heads.key_heads, subgroups = group / Tr::heads;
+  RecBlock block;
+  block.key_head = blockIdx.y / subgroups;
+  block.head_step = p.heads.head_map == HeadMap::grouped ? 1 : p.heads.key_heads;
+  const int64_t first = blockIdx.y % subgroups * Tr::heads;
+  block.first_head = p.heads.head_map == HeadMap::grouped ? block.key_head * group + first
+                                                          : block.key_head + first * p.heads.key_heads;
+  block.first_column = static_cast<int64_t>(blockIdx.x) * Tr::columns;
+  block.rows = rows_of(p.shape, n);
+  block.slot = slot_of(p.state_indices, n, p.state_in.slots > p.state_out.slots ? p.state_in.slots : p.state_out.slots);
+  block.packed_rows = packed_rows;
+  const int64_t count = block.rows.count;
+  const int64_t stages = block.slot < 0 ? 0 : (count + Tr::stage_tokens - 1) / Tr::stage_tokens;
+
+  if (threadIdx.x >= Tr::chain_threads) {
+    Feed<Tr> feed(p, block);
+    if (p.shape.cu_seqlens.data != nullptr) {
+      if (n == 0) feed.write_zeros(0, block.rows.first);
+      if (n == p.shape.sequences - 1) feed.write_zeros(block.rows.first + count, p.shape.tokens);
+    }
+    if (block.slot < 0) feed.write_zeros(block.rows.first, block.rows.first + count);
+    if (stages == 0) return;
+    feed.fetch(0);
+    feed.store(shared.stage[0]);
+    feed.fetch(Tr::stage_tokens);
+    block_barrier<Tr::threads>();
+#pragma unroll 1
+    for (int64_t s = 0; s < stages; ++s) {
+      feed.store(shared.stage[(s + 1) % 2]);
+      feed.fetch((s + 2) * Tr::stage_tokens);
+      if (s > 0) feed.write_outputs(shared.partial[(s - 1) % 2], (s - 1) * Tr::stage_tokens);
+      block_barrier<Tr::threads>();
+    }
+    feed.write_outputs(shared.partial[(stages - 1) % 2], (stages - 1) * Tr::stage_tokens);
+    return;
+  }
+  if (block.slot < 0) return;
+  Chain<Tr> chain(p, block);
+  if (stages > 0) {
+    block_barrier<Tr::threads>();
+    chain.begin(shared.stage[0]);
+#pragma unroll 1
+    for (int64_t s = 0; s < stages; ++s) {
+      const int64_t left = count - s * Tr::stage_tokens;
+      chain.run(shared.stage[s % 2], left < Tr::stage_tokens ? static_cast<int>(left) : Tr::stage_tokens,
+                shared.partial[s % 2]);
+      block_barrier<Tr::threads>();
+    }
+  }
+  if (p.state_out.data != nullptr) chain.save(p.state_out, block);
+}
+
+}  // namespace gdn::gpu

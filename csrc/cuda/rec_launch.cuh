@@ -1,0 +1,30 @@
+// Launches an instance of rec_lanes.cuh.
+#pragma once
+
+#include "cuda/rec_lanes.cuh"
+
+namespace gdn::gpu {
+
+// f(Element{}) for the dtype's element type.
+template <class F>
+const char* with_element(DType dtype, F f) {
+  switch (dtype) {
+    case DType::bf16: return f(bf16{});
+    case DType::f16: return f(f16{});
+    default: return f(float{});
+  }
+}
+
+template <class Tr>
+const char* launch_rec(const RecurrenceParams& p, bool packed_rows, void* stream) {
+  constexpr int shared_bytes = static_cast<int>(sizeof(RecShared<Tr>));
+  const int64_t subgroups = p.heads.value_heads / p.heads.key_heads / Tr::heads;
+  const dim3 grid(static_cast<unsigned>(p.heads.value_dim / Tr::columns),
+                  static_cast<unsigned>(p.heads.key_heads * subgroups), static_cast<unsigned>(p.shape.sequences));
+  if (p.shape.sequences == 0) return nullptr;
+  if (const char* refused = allow_shared_memory(rec_lanes_kernel<Tr>, shared_bytes)) return refused;
+  rec_lanes_kernel<Tr><<<grid, Tr::threads, shared_bytes, static_cast<Stream>(stream)>>>(p, packed_rows);
+  return launch_error();
+}
+
+}  // namespace gdn::gpu

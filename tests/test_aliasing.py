@@ -1,0 +1,85 @@
+"""A tensor that is read while a state is written may not share its memory: the result would depend on the order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from cases import Heads, index, layer, logs, recurrence, state_pool, window_pool
+from torch import Tensor
+
+ops = torch.ops.strata_gdn
+HEADS = Heads(2, 4, 64, 64)
+
+
+def inside(state: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A contiguous view of the state's own memory."""
+    return state.view(-1)[: torch.Size(shape).numel()].view(shape)
+
+
+def prompt(state: Tensor) -> None:
+    inputs = recurrence(HEADS, 2, 3)
+    ops.gated_delta_rule_(**inputs | {"k": inside(state, tuple(inputs["k"].shape))}, state=state)
+
+
+def commit(state: Tensor) -> None:
+    window = logs(HEADS, 2, 3) | {"d_log": inside(state, (2, 3, 4, 64))}
+    ops.gated_delta_rule_commit_(state, **window, accepted=index(1, 2))
+
+
+def commit_verify(state: Tensor) -> None:
+    inputs = recurrence(HEADS, 2, 3) | {"v": inside(state, (2, 3, 4, 64))}
+    ops.gated_delta_rule_commit_verify_(state, **logs(HEADS, 2, 3), accepted=index(1, 2), **inputs)
+
+
+def convolve(state: Tensor) -> None:
+    ops.causal_conv1d_(inside(state, (2, 3, 8)), torch.randn(8, 4), None, state)
+
+
+def commit_windows(state: Tensor) -> None:
+    ops.causal_conv1d_commit_(state, inside(state, (2, 2, 8)), index(1, 2))
+
+
+def decode(state: Tensor) -> None:
+    arguments = layer(HEADS, 2, 1, torch.float32, slots=2) | {"state": state, "z": inside(state, (2, 1, 4, 64))}
+    ops.gdn_decode_layer_(**arguments)
+
+
+def pool() -> Tensor:
+    return state_pool(HEADS, 2, gap=False).contiguous()
+
+
+def windows() -> Tensor:
+    return window_pool(8, 2, 3, torch.float32).contiguous()
+
+
+CASES: list[tuple[Callable[[Tensor], None], Callable[[], Tensor], str]] = [
+    (prompt, pool, "gated_delta_rule_: k is read"),
+    (commit, pool, "gated_delta_rule_commit_: d_log is read"),
+    (commit_verify, pool, "gated_delta_rule_commit_verify_: v is read"),
+    (convolve, windows, "causal_conv1d_: x is read"),
+    (commit_windows, windows, "causal_conv1d_commit_: x is read"),
+    (decode, pool, "gdn_decode_layer_: z is read"),
+]
+
+
+@pytest.mark.parametrize(("call", "make", "message"), CASES, ids=[call.__name__ for call, _, _ in CASES])
+def test_shared_memory_is_refused(call: Callable[[Tensor], None], make: Callable[[], Tensor], message: str) -> None:
+    state = make()
+    before = state.clone()
+    with pytest.raises(ValueError, match=f"{message} and must not share memory with state, which is written"):
+        call(state)
+    assert torch.equal(state, before)
+
+
+@pytest.mark.parametrize("value", [1e300, -1e39, float("nan")])
+def test_a_scale_that_is_no_float32(value: float) -> None:
+    with pytest.raises(ValueError, match="gated_delta_rule: scale must be finite"):
+        ops.gated_delta_rule(**recurrence(HEADS, 1, 2), scale=value)
+
+
+def test_no_memory_says_for_what() -> None:
+    huge = torch.zeros(1, 64).expand(2**42, 64)
+    with pytest.raises(RuntimeError, match=r"no memory for a result of shape \[4398046511104, 64\], float32"):
+        ops.qk_l2norm(huge, torch.zeros(1, 64))
