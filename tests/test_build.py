@@ -132,9 +132,10 @@ def test_every_source_is_listed_once() -> None:
 
 
 def test_every_header_is_included() -> None:
-    texts = [path.read_text() for path in CSRC.rglob("*") if path.suffix in {".h", ".inl", ".cpp", ".cu", ".hip"}]
+    suffixes = {".h", ".inl", ".cuh"}
+    texts = [path.read_text() for path in CSRC.rglob("*") if path.suffix in suffixes | {".cpp", ".cu", ".hip"}]
     included = {name for text in texts for name in INCLUDE.findall(text)}
-    headers = {str(path.relative_to(CSRC)) for path in CSRC.rglob("*") if path.suffix in {".h", ".inl"}}
+    headers = {str(path.relative_to(CSRC)) for path in CSRC.rglob("*") if path.suffix in suffixes}
     assert included == headers
 
 

@@ -1,10 +1,16 @@
 // The CPU launchers: count the work units, hand each worker its scratch, run the instruction set's kernels.
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <vector>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #include "cpu/cpu.h"
 #include "cpu/float_environment.h"
@@ -35,8 +41,6 @@ void run(const Parallel& parallel, int64_t count, int64_t grain, const Body& bod
   });
 }
 
-constexpr int64_t kUnitsPerThread = 4;  // so that threads of unequal speed end together
-
 constexpr std::align_val_t kCacheLine{64};
 
 // A worker's uninitialised scratch memory, on cache line boundaries.
@@ -48,6 +52,21 @@ struct Scratch {
 
   explicit Scratch(int64_t floats) : data(new (kCacheLine) float[static_cast<size_t>(floats)]) {}
 };
+
+// Asks the system for huge pages where [data, data + bytes) holds whole ones: a prompt's output is fresh memory, and
+// with small pages a good part of the time goes into faults. Only a hint: where the system has none to give, nothing
+// changes.
+void prefer_huge_pages(void* data, int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(bytes)) / kHugePage * kHugePage;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#else
+  (void)data;
+  (void)bytes;
+#endif
+}
 
 // Row bounds of the packed sequences, each clamped into [the one before, T]; empty without cu_seqlens.
 std::vector<int64_t> clamped_bounds(const SequenceShape& shape) {
@@ -83,18 +102,31 @@ void zero_elements(void* data, DType dtype, int64_t offset, int64_t n) {
   std::fill_n(static_cast<char*>(data) + offset * static_cast<int64_t>(bytes), static_cast<size_t>(n) * bytes, '\0');
 }
 
+// From the first byte of a [size0, size1, size2, size3] tensor to its last one.
+int64_t extent_bytes(const OutView<4>& view, const int64_t (&size)[4]) {
+  int64_t last = 0;
+  for (int i = 0; i < 4; ++i) {
+    if (size[i] == 0) return 0;
+    last += (size[i] - 1) * view.stride[i];
+  }
+  return (last + 1) * static_cast<int64_t>(bytes_of(view.dtype));
+}
+
 void recurrence(const RecurrenceParams& params, const CommitParams* commit, Isa isa, const Parallel& parallel) {
   const Kernels& kernels = kernels_of(isa);
   const HeadShape& heads = params.heads;
   const std::vector<int64_t> bounds = clamped_bounds(params.shape);
   const Rows rows = rows_of(params.shape, bounds);
-  // A key head's tiles share its staged keys and queries; they are cut apart only to keep every thread busy.
-  const int64_t tiles = heads.value_heads / heads.key_heads * (heads.value_dim / kernels.columns);
-  const int64_t key_heads = params.shape.sequences * heads.key_heads;
-  const int64_t parts =
-      std::clamp<int64_t>(kUnitsPerThread * parallel.threads / std::max<int64_t>(1, key_heads), 1, tiles);
+  const int64_t tiles = heads.value_heads * (heads.value_dim / kernels.columns), sequences = params.shape.sequences;
+  const int64_t most = unit_tiles(heads.key_dim, kernels.columns), fewest_parts = (tiles + most - 1) / most;
+  // A multiple of this many parts gives every thread as many units as the next one.
+  const int64_t even = parallel.threads / std::gcd(parallel.threads, std::max<int64_t>(1, sequences));
+  const int64_t parts = std::min(tiles, (fewest_parts + even - 1) / even * even);
   const int64_t scratch_floats = RecurrenceLayout(params, kernels.columns, (tiles + parts - 1) / parts).floats;
-  run(parallel, key_heads * parts, 1, [&](int64_t begin, int64_t end) {
+  const int64_t batches = bounds.empty() ? sequences : 1;
+  prefer_huge_pages(params.o.data,
+                    extent_bytes(params.o, {batches, params.shape.tokens, heads.value_heads, heads.value_dim}));
+  run(parallel, sequences * parts, 1, [&](int64_t begin, int64_t end) {
     const Scratch scratch(scratch_floats);
     kernels.recurrence({&params, rows, commit, parts, scratch.data.get()}, begin, end);
   });

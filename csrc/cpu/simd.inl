@@ -54,6 +54,24 @@ inline int64_t accepted_count(const AcceptedShape& window, int64_t n) {
   return max64(0, min64(window.tokens, index_at(window.accepted, n * window.accepted.stride[0])));
 }
 
+template <class T>
+inline const T* pointer_like(const void* data) {
+  return static_cast<const T*>(data);
+}
+template <class T>
+inline T* pointer_like(void* data) {
+  return static_cast<T*>(data);
+}
+
+// f(data) with the view's data as a pointer to its element type.
+template <class ViewType, class F>
+inline void with_type(const ViewType& view, F&& f) {
+  switch (view.dtype) {
+    case DType::f32: return f(pointer_like<float>(view.data));
+    case DType::bf16: return f(pointer_like<bf16>(view.data));
+    case DType::f16: return f(pointer_like<f16>(view.data));
+  }
+}
 // n elements from `offset` on, `stride` apart, widened exactly.
 template <class T>
 inline void widen_from(const T* x, int64_t stride, int64_t n, float* out) {
@@ -66,11 +84,7 @@ inline void widen_from(const T* x, int64_t stride, int64_t n, float* out) {
 }
 template <int rank>
 inline void widen(const View<rank>& view, int64_t offset, int64_t stride, int64_t n, float* out) {
-  switch (view.dtype) {
-    case DType::f32: return widen_from(static_cast<const float*>(view.data) + offset, stride, n, out);
-    case DType::bf16: return widen_from(static_cast<const bf16*>(view.data) + offset, stride, n, out);
-    case DType::f16: return widen_from(static_cast<const f16*>(view.data) + offset, stride, n, out);
-  }
+  with_type(view, [&](auto* x) { widen_from(x + offset, stride, n, out); });
 }
 
 // n floats rounded to the view's dtype.
@@ -85,9 +99,5 @@ inline void narrow_to(T* y, int64_t stride, int64_t n, const float* x) {
 }
 template <int rank>
 inline void narrow(const OutView<rank>& view, int64_t offset, int64_t stride, int64_t n, const float* x) {
-  switch (view.dtype) {
-    case DType::f32: return narrow_to(static_cast<float*>(view.data) + offset, stride, n, x);
-    case DType::bf16: return narrow_to(static_cast<bf16*>(view.data) + offset, stride, n, x);
-    case DType::f16: return narrow_to(static_cast<f16*>(view.data) + offset, stride, n, x);
-  }
+  with_type(view, [&](auto* y) { narrow_to(y + offset, stride, n, x); });
 }

@@ -17,6 +17,11 @@ struct Tile {
   int64_t row_stride;
   int64_t group_stride;
   int64_t period_stride;
+
+  Tile after_groups(int64_t groups) const {
+    return {data + groups * group_stride, row_stride, group_stride, period_stride};
+  }
+  Tile after_columns(int64_t columns) const { return {data + columns, row_stride, group_stride, period_stride}; }
 };
 
 // Rows in memory order: the state itself.
@@ -63,46 +68,90 @@ void tile_dot(Tile tile, const float* x, float* out) {
   }
 }
 
-// to = α from + k δᵀ; o = toᵀ q; and u_next = toᵀ k_next where there is a next token: both chains read the same state.
-template <int K, bool has_next>
-void tile_step(Tile from, Tile to, float alpha, const float* k, const float* delta, const float* q, float* o,
-               const float* k_next, float* u_next) {
-  const Vec a = broadcast(alpha);
-  for (int c = 0; c < kColumns; c += kStrip) {
-    Vec d[kStripVectors];
-    Vec o_sums[kStripVectors][kGroups], u_sums[kStripVectors][kGroups];
-    for (int n = 0; n < kStripVectors; ++n) d[n] = load(delta + c + n * kLanes);
-    for (int group = 0; group < kGroups; ++group) {
-      Vec po[kStripVectors] = {}, pu[kStripVectors] = {};
-      const float* period = from.data + group * from.group_stride + c;
-      float* new_period = to.data + group * to.group_stride + c;
-      for (int i = group * kGroupRows; i < K;
-           i += kPeriod, period += from.period_stride, new_period += to.period_stride) {
-        const float* row = period;
-        float* new_row = new_period;
+struct StripSums {
+  Vec o[kStripVectors], u[kStripVectors];
+};
+
+#if defined(GDN_SOFT_FMA)
+#define GDN_INLINE_STEP __attribute__((noinline))  // fma() is long: inlined eight times over it costs a tenth
+#else
+#define GDN_INLINE_STEP __attribute__((always_inline)) inline
+#endif
+
+// A strip's sums over `groups` groups from the tiles' first one on, added in pairs, the pairs in pairs: so few of them
+// wait at a time that they stay in registers. The last group comes first: where a state is larger than the first-level
+// cache, its last rows are the ones still there from tile_dot.
+template <int K, bool has_next, bool prefetches, int groups>
+GDN_INLINE_STEP StripSums step_groups(const Tile& from, const Tile& to, int64_t ahead, Vec a, const float* k,
+                                      const Vec (&d)[kStripVectors], const float* q, const float* k_next) {
+  StripSums sums = {};
+  if constexpr (groups == 1) {
+    const float* period = from.data;
+    float* new_period = to.data;
+#pragma GCC unroll 1
+    for (int i = 0; i < K; i += kPeriod, period += from.period_stride, new_period += to.period_stride) {
 #pragma GCC unroll 4
-        for (int j = 0; j < kGroupRows; ++j, row += from.row_stride, new_row += to.row_stride) {
-          const Vec ki = broadcast(k[i + j]), qi = broadcast(q[i + j]);
-          const Vec ui = has_next ? broadcast(k_next[i + j]) : Vec{};
+      for (int j = 0; j < kGroupRows; ++j) {
+        const float* row = period + j * from.row_stride;
+        float* new_row = new_period + j * to.row_stride;
+        if (prefetches) {
 #pragma GCC unroll 8
-          for (int n = 0; n < kStripVectors; ++n) {
-            const Vec s = fma(a, load(row + n * kLanes), ki * d[n]);
-            store(new_row + n * kLanes, s);
-            po[n] = fma(s, qi, po[n]);
-            if (has_next) pu[n] = fma(s, ui, pu[n]);
-          }
+          for (int n = 0; n < kStripVectors; ++n) __builtin_prefetch(row + ahead + n * kLanes);
+        }
+        const Vec ki = broadcast(k[i + j]), qi = broadcast(q[i + j]);
+        const Vec ui = has_next ? broadcast(k_next[i + j]) : Vec{};
+#pragma GCC unroll 8
+        for (int n = 0; n < kStripVectors; ++n) {
+          const Vec s = fma(a, load(row + n * kLanes), ki * d[n]);
+          store(new_row + n * kLanes, s);
+          sums.o[n] = fma(s, qi, sums.o[n]);
+          if (has_next) sums.u[n] = fma(s, ui, sums.u[n]);
         }
       }
-      for (int n = 0; n < kStripVectors; ++n) {
-        o_sums[n][group] = po[n];
-        if (has_next) u_sums[n][group] = pu[n];
-      }
     }
+  } else {
+    constexpr int half = groups / 2, row = half * kGroupRows;
+    const StripSums last =
+        step_groups<K, has_next, prefetches, half>(from.after_groups(half), to.after_groups(half), ahead, a, k + row, d,
+                                                   q + row, has_next ? k_next + row : nullptr);
+    const StripSums first = step_groups<K, has_next, prefetches, half>(from, to, ahead, a, k, d, q, k_next);
+#pragma GCC unroll 8
     for (int n = 0; n < kStripVectors; ++n) {
-      store(o + c + n * kLanes, sum_of_groups(o_sums[n]));
-      if (has_next) store(u_next + c + n * kLanes, sum_of_groups(u_sums[n]));
+      sums.o[n] = first.o[n] + last.o[n];
+      if (has_next) sums.u[n] = first.u[n] + last.u[n];
     }
   }
+  return sums;
+}
+
+// to = α from + k δᵀ; o = toᵀ q; and u_next = toᵀ k_next where there is a next token: both chains read the same state.
+// The tile that lies `ahead` floats after `from` is prefetched.
+template <int K, bool has_next, bool prefetches>
+GDN_INLINE_STEP void tile_step(const Tile& from, const Tile& to, int64_t ahead, float alpha, const float* k,
+                               const float* delta, const float* q, float* o, const float* k_next, float* u_next) {
+  for (int c = 0; c < kColumns; c += kStrip) {
+    Vec d[kStripVectors];
+    for (int n = 0; n < kStripVectors; ++n) d[n] = load(delta + c + n * kLanes);
+    const StripSums sums = step_groups<K, has_next, prefetches, kGroups>(from.after_columns(c), to.after_columns(c),
+                                                                         ahead, broadcast(alpha), k, d, q, k_next);
+    for (int n = 0; n < kStripVectors; ++n) {
+      store(o + c + n * kLanes, sums.o[n]);
+      if (has_next) store(u_next + c + n * kLanes, sums.u[n]);
+    }
+  }
+}
+// With strides that the compiler knows.
+template <int K, bool has_next>
+void scratch_step(float* tile, float alpha, const float* k, const float* delta, const float* q, float* o,
+                  const float* k_next, float* u_next) {
+  const Tile at = tile_in_scratch(tile, K);
+  tile_step<K, has_next, false>(at, at, 0, alpha, k, delta, q, o, k_next, u_next);
+}
+// At the ends of a chain, which may be the pool.
+template <int K, bool has_next>
+void end_step(Tile from, Tile to, int64_t ahead, float alpha, const float* k, const float* delta, const float* q,
+              float* o, const float* k_next, float* u_next) {
+  tile_step<K, has_next, true>(from, to, ahead, alpha, k, delta, q, o, k_next, u_next);
 }
 
 // S = α S + k δᵀ

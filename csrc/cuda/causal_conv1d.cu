@@ -23,6 +23,9 @@ namespace {
 struct ConvTraits {
   static constexpr int block_threads = 128;
   static constexpr int stage_tokens = 32;
+  static constexpr int batch_tokens = 4;  // rows in flight in a thread
+
+  static_assert(stage_tokens % batch_tokens == 0, "a stage is a whole number of batches");
 };
 
 template <class Element, int channels>
@@ -133,22 +136,29 @@ __global__ void __launch_bounds__(ConvTraits::block_threads) causal_conv1d_kerne
 #pragma unroll
       for (int i = 0; i < channels; ++i) slide_window(p, at, c + i);
     }
-#pragma unroll 4
-    for (int64_t t = first_token; t < end; ++t) {
-      load_row<Element>(p, at, t, c, taps[width - 1]);
-      float y[channels];
+    // A batch of rows is loaded before any of its outputs is stored: loads do not pass stores to memory that may be
+    // theirs.
+    for (int64_t t0 = first_token; t0 < end; t0 += ConvTraits::batch_tokens) {
+      float rows[ConvTraits::batch_tokens][channels];
 #pragma unroll
-      for (int i = 0; i < channels; ++i) {
-        float sum = bias[i];
-#pragma unroll
-        for (int j = 0; j < width; ++j) sum = fmaf(weight[j][i], taps[j][i], sum);
-        y[i] = p.activation == Activation::silu ? exact::silu(sum) : sum;
+      for (int u = 0; u < ConvTraits::batch_tokens; ++u) {
+        load_row<Element>(p, at, t0 + u < end ? t0 + u : end - 1, c, rows[u]);
       }
-      store_row<Element>(p, at, t, c, y);
 #pragma unroll
-      for (int j = 0; j + 1 < width; ++j) {
+      for (int u = 0; u < ConvTraits::batch_tokens; ++u) {
+        if (t0 + u >= end) break;
+        float y[channels];
 #pragma unroll
-        for (int i = 0; i < channels; ++i) taps[j][i] = taps[j + 1][i];
+        for (int i = 0; i < channels; ++i) {
+          taps[width - 1][i] = rows[u][i];
+          float sum = bias[i];
+#pragma unroll
+          for (int j = 0; j < width; ++j) sum = fmaf(weight[j][i], taps[j][i], sum);
+          y[i] = p.activation == Activation::silu ? exact::silu(sum) : sum;
+#pragma unroll
+          for (int j = 0; j + 1 < width; ++j) taps[j][i] = taps[j + 1][i];
+        }
+        store_row<Element>(p, at, t0 + u, c, y);
       }
     }
   } else {

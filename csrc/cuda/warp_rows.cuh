@@ -11,7 +11,7 @@ namespace gdn::gpu {
 struct WarpRows {
   static constexpr int block_threads = 256;
   static constexpr int block_rows = block_threads / kWarp;
-  static constexpr int64_t max_blocks = 65536;
+  static constexpr int64_t max_blocks = 2048;  // enough for any card; what a warp loads once then serves many rows
 
   static unsigned blocks(int64_t rows) {
     const int64_t needed = (rows + block_rows - 1) / block_rows;
