@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -43,3 +44,9 @@ def describe(device: torch.device) -> dict[str, str | int]:
         "python": platform.python_version(),
         "system": platform.platform(),
     }
+
+
+def command(output: Path | None) -> list[str]:
+    """The command line that a record names: the output file without its folder, which is the machine's own affair."""
+    arguments = [output.name if output and argument == str(output) else argument for argument in sys.argv[1:]]
+    return ["python", "-m", "strata_gdn", *arguments]

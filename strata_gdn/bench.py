@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         results = [_measure(case, args.samples, _TIMERS[device.type]) for case in progress]
     print(_table(results, environment))
     if args.json:
-        args.json.write_text(json.dumps(_record(results, environment), indent=1) + "\n")
+        args.json.write_text(json.dumps(_record(results, environment, args.json), indent=1) + "\n")
     wrong = [result for result in results if not result.difference <= result.difference_allowed]
     for result in wrong:
         print(
@@ -286,9 +286,9 @@ def _table(results: list[Result], environment: dict[str, str | int]) -> str:
     return heading + columns(rows)
 
 
-def _record(results: list[Result], environment: dict[str, str | int]) -> dict:
+def _record(results: list[Result], environment: dict[str, str | int], output: Path) -> dict:
     return {
-        "command": ["python", "-m", "strata_gdn", *sys.argv[1:]],
+        "command": _devices.command(output),
         "environment": environment,
         "shape": SHAPE,
         "results": [

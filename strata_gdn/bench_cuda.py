@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from statistics import median
@@ -170,7 +169,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{environment['device']}, torch {environment['torch']}, fla {environment['fla']}; medians of graph replays")
     print(columns(rows))
     if args.json:
-        record = {"command": ["python", "-m", "strata_gdn", *sys.argv[1:]], "environment": environment,
+        record = {"command": _devices.command(args.json), "environment": environment,
                   "results": [asdict(r) | {"median_seconds": r.median} for r in results]}  # fmt: skip
         args.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0
