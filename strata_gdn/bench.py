@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import _devices, bench_cuda, ops, registry
+from . import _devices, ops, registry
 from ._table import columns
 
 try:
@@ -92,6 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.device == "cuda":
+        from . import bench_cuda  # imports fla, which a run on the CPU has no use for
+
         return bench_cuda.run(args)
     for name in ("tokens", "samples"):
         if getattr(args, name) < 1:

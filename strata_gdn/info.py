@@ -8,7 +8,7 @@ import sys
 import torch
 
 import strata_gdn
-from strata_gdn import registry
+from strata_gdn import _devices, registry
 from strata_gdn._table import columns
 
 
@@ -29,12 +29,12 @@ def _build() -> str:
 def _gpus() -> list[str]:
     if not torch.cuda.is_available():
         return []
+    units = "CUs" if torch.version.hip else "SMs"
     names = []
     for index in range(torch.cuda.device_count()):
-        device = torch.cuda.get_device_properties(index)
-        # ROCm's name has features behind a colon: "gfx1100:sramecc+".
-        arch = device.gcnArchName.split(":")[0] if torch.version.hip else f"sm_{device.major}{device.minor}"
-        names.append(f"{device.name}, {arch}, {device.multi_processor_count} {'CUs' if torch.version.hip else 'SMs'}")
+        device = torch.device("cuda", index)
+        count = torch.cuda.get_device_properties(device).multi_processor_count
+        names.append(f"{_devices.name(device)}, {_devices.arch(device)}, {count} {units}")
     return names
 
 

@@ -46,6 +46,24 @@ def decode(state: Tensor) -> None:
     ops.gdn_decode_layer_(**arguments)
 
 
+def decode_gates(state: Tensor) -> None:
+    arguments = layer(HEADS, 2, 1, torch.float32, slots=2) | {"state": state, "a": inside(state, (2, 1, 4))}
+    ops.gdn_decode_layer_(**arguments)
+
+
+def decode_inputs(state: Tensor) -> None:
+    arguments = layer(HEADS, 2, 1, torch.float32, slots=2)
+    ops.gdn_decode_layer_(**arguments | {"state": state, "qkv": inside(state, (2, 1, HEADS.channels))})
+
+
+def convolve_weight(state: Tensor) -> None:
+    ops.causal_conv1d_(torch.randn(2, 3, 8), inside(state, (8, 4)), None, state)
+
+
+def convolve_bias(state: Tensor) -> None:
+    ops.causal_conv1d_(torch.randn(2, 3, 8), torch.randn(8, 4), inside(state, (8,)), state)
+
+
 def pool() -> Tensor:
     return state_pool(HEADS, 2, gap=False).contiguous()
 
@@ -61,6 +79,10 @@ CASES: list[tuple[Callable[[Tensor], None], Callable[[], Tensor], str]] = [
     (convolve, windows, "causal_conv1d_: x is read"),
     (commit_windows, windows, "causal_conv1d_commit_: x is read"),
     (decode, pool, "gdn_decode_layer_: z is read"),
+    (decode_gates, pool, "gdn_decode_layer_: a is read"),
+    (decode_inputs, pool, "gdn_decode_layer_: qkv is read"),
+    (convolve_weight, windows, "causal_conv1d_: weight is read"),
+    (convolve_bias, windows, "causal_conv1d_: bias is read"),
 ]
 
 

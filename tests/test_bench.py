@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from statistics import median
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 pytest.importorskip("transformers", reason="the benchmark's peer is the optional transformers package")
 
-from strata_gdn import bench, ops, registry
+from strata_gdn import _devices, bench, ops, registry
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -78,3 +79,9 @@ def test_a_call_that_no_kernel_served_is_not_a_measurement():
 def test_nothing_to_measure(option, capsys):
     assert bench.run(_arguments(option, "0")) == 2
     assert capsys.readouterr().err == f"strata_gdn: {option} must be at least 1; got 0\n"
+
+
+def test_the_recorded_command_has_no_folder(tmp_path, monkeypatch):
+    file = tmp_path / "cpu.json"
+    monkeypatch.setattr(sys, "argv", ["strata_gdn", "bench", "--json", str(file)])
+    assert _devices.command(file) == ["python", "-m", "strata_gdn", "bench", "--json", "cpu.json"]

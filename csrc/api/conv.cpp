@@ -13,7 +13,7 @@ namespace gdn::api {
 
 ConvCall::ConvCall(const char* op, const TensorInfo& x, const TensorInfo& weight, const std::optional<TensorInfo>& bias,
                    const std::string& activation)
-    : checks(op), x(x), counted(x) {
+    : checks(op), x(x), weight(weight), bias(bias), counted(x) {
   checks.device(weight, x);
   checks.floating(x);
   checks.floating(weight);
@@ -73,7 +73,9 @@ void ConvCall::pool(const TensorInfo& state, const std::optional<TensorInfo>& st
   states(state, {"S"});
   params.state_indices = pool_slots(checks, state_indices, state, counted, sequences());
   if (!written) return;
-  checks.writable({&state}, {&x});
+  std::vector<const TensorInfo*> read = {&x, &weight};
+  if (bias) read.push_back(&*bias);
+  checks.writable({&state}, read);
   params.state_out = out_view<3>(state);
 }
 

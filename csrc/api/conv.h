@@ -12,7 +12,8 @@ namespace gdn::api {
 // Filled step by step, each step checking what it takes; nothing is allocated or changed before launch.
 struct ConvCall {
   Checks checks;
-  TensorInfo x;
+  TensorInfo x, weight;
+  std::optional<TensorInfo> bias;
   TensorInfo counted;  // says how many sequences there are: x or cu_seqlens
   ConvParams params;
   policy::Request request;

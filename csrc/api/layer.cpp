@@ -99,16 +99,17 @@ LayerResult run_layer(const char* op, Backend backend, const LayerArguments& in,
 
   ConvCall conv(op, qkv, info("conv_weight", in.conv_weight), info("conv_bias", in.conv_bias), "silu");
   conv.pool(conv_state, info("state_indices", in.state_indices), !verify);
-  const TensorInfo a = info("a", in.a);
+  const TensorInfo a = info("a", in.a), b = info("b", in.b);
   checks.device(a, qkv);
   checks.shape(a, {{"N", N}, {"T", T}, {"HV", HV}}, &z);
-  GatesCall gates(op, a, info("b", in.b), info("A_log", in.A_log), info("dt_bias", in.dt_bias), in.allow_neg_eigval);
+  GatesCall gates(op, a, b, info("A_log", in.A_log), info("dt_bias", in.dt_bias), in.allow_neg_eigval);
   // The heads of the convolution's output. Messages know v, of z's shape, as z; nothing can be wrong with q and k.
   PackedHeads q("q", qkv, 0, H, K), k("k", qkv, H * K, H, K), v("z", qkv, 2 * H * K, HV, V);
   // g and beta come out of the gates as contiguous float32: only their shape is needed before they exist.
   const std::array<int64_t, 3> gate_sizes = {N, T, HV}, gate_strides = {T * HV, HV, 1};
   TensorInfo g = qkv;
   g.argument = "g";
+  g.data = nullptr;
   g.type = ElementType::f32;
   g.sizes = {gate_sizes.data(), 3};
   g.strides = {gate_strides.data(), 3};
@@ -122,7 +123,7 @@ LayerResult run_layer(const char* op, Backend backend, const LayerArguments& in,
     conv.verify_window(info("parents", in.parents));
     recurrence.verify_window(info("parents", in.parents));
   } else {
-    checks.writable({&conv_state, &state}, {&qkv, &z});
+    checks.writable({&conv_state, &state}, {&qkv, &z, &a, &b});
   }
   if (conv_state.size(0) != state.size(0)) {
     checks.fail("conv_state must have the S=" + std::to_string(state.size(0)) + " slots of state; got " +
