@@ -36,10 +36,14 @@ policy::Request pointwise_request(policy::Op op, const TensorInfo& t) {
   return request;
 }
 
-void run(const Launch& launch, const L2NormParams& params) {
-  if (launch.on_cpu()) return cpu::l2norm_cpu(params, launch.isa(), torch_parallel());
+void run(const Launch& launch, const L2NormParams& q, const L2NormParams& k) {
+  if (launch.on_cpu()) {
+    cpu::l2norm_cpu(q, launch.isa(), torch_parallel());
+    cpu::l2norm_cpu(k, launch.isa(), torch_parallel());
+    return;
+  }
 #if defined(GDN_WITH_CUDA)
-  launch.accepted(gpu::qk_l2norm(params, launch.stream()));
+  launch.accepted(gpu::qk_l2norm(q, k, launch.stream()));
 #endif
 }
 
@@ -55,6 +59,16 @@ void run(const Launch& launch, const NormParams& params) {
 #if defined(GDN_WITH_CUDA)
   launch.accepted(gpu::gated_rms_norm(params, launch.stream()));
 #endif
+}
+
+L2NormParams l2norm_params(const TensorInfo& x, const Tensor& y, double eps) {
+  L2NormParams params;
+  leading_sizes(x, params.size);
+  params.n = x.size(x.rank() - 1);
+  params.x = view<4>(x);
+  params.y = out_view<4>(y);
+  params.eps = static_cast<float>(eps);
+  return params;
 }
 
 }  // namespace
@@ -126,19 +140,10 @@ std::tuple<Tensor, Tensor> qk_l2norm(Backend backend, const Tensor& q, const Ten
   policy::Request request = pointwise_request(policy::Op::qk_l2norm, q_info);
   request.key_dim = q_info.size(q_info.rank() - 1);
   const Launch launch(op, backend, q_info.device_index, request);
-  Tensor outputs[] = {empty_like(q, q.scalar_type()), empty_like(k, k.scalar_type())};
-  const TensorInfo* inputs[] = {&q_info, &k_info};
-  for (int i = 0; i < 2; ++i) {
-    L2NormParams params;
-    leading_sizes(*inputs[i], params.size);
-    params.n = inputs[i]->size(inputs[i]->rank() - 1);
-    params.x = view<4>(*inputs[i]);
-    params.y = out_view<4>(outputs[i]);
-    params.eps = static_cast<float>(eps);
-    run(launch, params);
-  }
+  Tensor q_normalised = empty_like(q, q.scalar_type()), k_normalised = empty_like(k, k.scalar_type());
+  run(launch, l2norm_params(q_info, q_normalised, eps), l2norm_params(k_info, k_normalised, eps));
   launch.count();
-  return {outputs[0], outputs[1]};
+  return {q_normalised, k_normalised};
 }
 
 std::tuple<Tensor, Tensor> gdn_gates(Backend backend, const Tensor& a, const Tensor& b, const Tensor& A_log,

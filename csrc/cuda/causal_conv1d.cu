@@ -10,27 +10,25 @@
 // Grid: x = blocks of channels, y = stages of tokens, z = sequences. A thread owns `channels` neighbouring channels for
 // a stage of tokens and walks down the rows with the last W-1 values in registers. Shared memory: none. Barriers: none:
 // a window is read and written by the thread that has its channel in the first stage. Precision: float32; each output
-// is computed by one thread from its own inputs.
+// is computed by one thread from its own inputs; 16-bit outputs by core/quick_silu.h where it can decide them.
 #include "cuda/device.h"
 
 #include "core/exact_math.h"
+#include "core/quick_silu.h"
 #include "cuda/indices.cuh"
 #include "cuda/launch.h"
+#include "cuda/pack.cuh"
 
 namespace gdn::gpu {
 namespace {
 
 struct ConvTraits {
   static constexpr int block_threads = 128;
+  static constexpr int resident_blocks = 5;  // of a multiprocessor: what the registers must leave room for
   static constexpr int stage_tokens = 32;
   static constexpr int batch_tokens = 4;  // rows in flight in a thread
 
   static_assert(stage_tokens % batch_tokens == 0, "a stage is a whole number of batches");
-};
-
-template <class Element, int channels>
-struct alignas(sizeof(Element) * channels) ConvPack {
-  Element e[channels];
 };
 
 struct ConvRows {
@@ -39,18 +37,22 @@ struct ConvRows {
   bool has_old;
 };
 
+// Where row t >= 0 of the sequence lies.
+template <class Element, class AnyView>
+__device__ __forceinline__ auto* row_at(const AnyView& view, const ConvRows& at, int64_t t, int64_t c) {
+  return static_cast<Element*>(view.data) + at.rows.batch * view.stride[0] + (at.rows.first + t) * view.stride[1] + c;
+}
+
+template <int channels, class Element>
+__device__ __forceinline__ Pack<Element, channels> load_pack(const Element* at) {
+  return *reinterpret_cast<const Pack<Element, channels>*>(at);
+}
+
 // Row t of the sequence: before its first one the window's columns, the newest last.
 template <class Element, int channels>
 __device__ __forceinline__ void load_row(const ConvParams& p, const ConvRows& at, int64_t t, int64_t c,
                                          float (&out)[channels]) {
-  if (t >= 0) {
-    const int64_t offset = at.rows.batch * p.x.stride[0] + (at.rows.first + t) * p.x.stride[1] + c;
-    const auto pack =
-        *reinterpret_cast<const ConvPack<Element, channels>*>(static_cast<const Element*>(p.x.data) + offset);
-#pragma unroll
-    for (int i = 0; i < channels; ++i) out[i] = to_f32(pack.e[i]);
-    return;
-  }
+  if (t >= 0) return load_pack<channels>(row_at<const Element>(p.x, at, t, c)).widen(out);
 #pragma unroll
   for (int i = 0; i < channels; ++i) {
     out[i] = at.has_old ? load(p.state_in, at.slot * p.state_in.stride[0] + (c + i) * p.state_in.stride[1] +
@@ -60,13 +62,35 @@ __device__ __forceinline__ void load_row(const ConvParams& p, const ConvRows& at
 }
 
 template <class Element, int channels>
-__device__ __forceinline__ void store_row(const ConvParams& p, const ConvRows& at, int64_t t, int64_t c,
-                                          const float (&y)[channels]) {
-  ConvPack<Element, channels> pack;
+__device__ __forceinline__ void store_zeros(const ConvParams& p, const ConvRows& at, int64_t t, int64_t c) {
+  *reinterpret_cast<Pack<Element, channels>*>(row_at<Element>(p.y, at, t, c)) = {};
+}
+
+// A row of y from the sums over the taps.
+template <class Element, int channels>
+__device__ __forceinline__ void store_row(Element* y, const float (&sum)[channels], Activation activation) {
+  Pack<Element, channels> pack;
+  if constexpr (sizeof(Element) == 2 && channels % 2 == 0) {
+    if (activation == Activation::silu) {
+      bool decided = true;
 #pragma unroll
-  for (int i = 0; i < channels; ++i) pack.e[i] = from_f32<Element>(y[i]);
-  const int64_t offset = at.rows.batch * p.y.stride[0] + (at.rows.first + t) * p.y.stride[1] + c;
-  *reinterpret_cast<ConvPack<Element, channels>*>(static_cast<Element*>(p.y.data) + offset) = pack;
+      for (int w = 0; w < channels / 2; ++w) {
+        const float first = sum[2 * w], second = sum[2 * w + 1];
+        decided = quick::decide<Element>(first * quick::sigmoid(first, Approximate{}),
+                                         second * quick::sigmoid(second, Approximate{}), &pack.word[w]) &&
+                  quick::in_range(first) && quick::in_range(second) && decided;
+      }
+      if (__builtin_expect(decided, true)) {
+        *reinterpret_cast<Pack<Element, channels>*>(y) = pack;
+        return;
+      }
+    }
+  }
+  float exact_y[channels];
+#pragma unroll
+  for (int i = 0; i < channels; ++i) exact_y[i] = activation == Activation::silu ? exact::silu(sum[i]) : sum[i];
+  pack.narrow(exact_y);
+  *reinterpret_cast<Pack<Element, channels>*>(y) = pack;
 }
 
 // The window after the sequence: column j becomes element count + j of (old window, rows). Reads stay ahead of writes.
@@ -94,10 +118,103 @@ __device__ __forceinline__ int64_t ancestor(const ConvParams& p, int64_t n, int6
   return t >= 0 ? t : t - age;
 }
 
+// What a thread needs to know of a channel.
+template <int channels>
+__device__ __forceinline__ void load_bias(const ConvParams& p, int64_t c, float (&bias)[channels]) {
+#pragma unroll
+  for (int i = 0; i < channels; ++i) bias[i] = p.bias.data != nullptr ? load(p.bias, (c + i) * p.bias.stride[0]) : 0.0f;
+}
+
+// Rows [first, end) of the sequence by the taps in registers. `window`: width - 1 rows before the batch, then the
+// batch.
+template <class Element, int channels, int width>
+class ConvTaps {
+ public:
+  __device__ __forceinline__ ConvTaps(const ConvParams& p, const ConvRows& at, int64_t first, int64_t c)
+      : activation_(p.activation),
+        x_stride_(p.x.stride[1]),
+        y_stride_(p.y.stride[1]),
+        x_(row_at<const Element>(p.x, at, first, c)),
+        y_(row_at<Element>(p.y, at, first, c)) {
+    load_bias(p, c, bias_);
+    with_element_of(p.weight.dtype, [&](auto element) {
+      const auto* weight = static_cast<const decltype(element)*>(p.weight.data) + c * p.weight.stride[0];
+#pragma unroll
+      for (int i = 0; i < channels; ++i) {
+#pragma unroll
+        for (int j = 0; j < width; ++j) weight_[j][i] = to_f32(weight[i * p.weight.stride[0] + j]);
+      }
+    });
+#pragma unroll
+    for (int j = 0; j < older; ++j) load_row<Element>(p, at, first + j - older, c, window_[j]);
+  }
+
+  __device__ __forceinline__ void run(int tokens) {
+    int t = 0;
+    if (tokens >= batch) {
+      Pack<Element, channels> ahead[batch];
+      fetch(ahead);
+#pragma unroll 1
+      for (; t + batch <= tokens; t += batch) {
+#pragma unroll
+        for (int u = 0; u < batch; ++u) ahead[u].widen(window_[older + u]);
+        // Loads do not pass stores to memory that may be theirs: the next batch is on its way before this one's
+        // outputs.
+        if (t + 2 * batch <= tokens) fetch(ahead);
+#pragma unroll
+        for (int u = 0; u < batch; ++u) step(u);
+        keep(batch);
+      }
+    }
+#pragma unroll 1
+    for (; t < tokens; ++t) {
+      load_pack<channels>(x_).widen(window_[older]);
+      x_ += x_stride_;
+      step(0);
+      keep(1);
+    }
+  }
+
+ private:
+  static constexpr int older = width - 1, batch = ConvTraits::batch_tokens;
+
+  __device__ __forceinline__ void fetch(Pack<Element, channels> (&rows)[batch]) {
+#pragma unroll
+    for (int u = 0; u < batch; ++u) rows[u] = load_pack<channels>(x_ + u * x_stride_);
+    x_ += batch * x_stride_;
+  }
+  // The output of window row older + u.
+  __device__ __forceinline__ void step(int u) {
+    float sum[channels];
+#pragma unroll
+    for (int i = 0; i < channels; ++i) {
+      sum[i] = bias_[i];
+#pragma unroll
+      for (int j = 0; j < width; ++j) sum[i] = fmaf(weight_[j][i], window_[u + j][i], sum[i]);
+    }
+    store_row(y_, sum, activation_);
+    y_ += y_stride_;
+  }
+  __device__ __forceinline__ void keep(int done) {
+#pragma unroll
+    for (int j = 0; j < older; ++j) {
+#pragma unroll
+      for (int i = 0; i < channels; ++i) window_[j][i] = window_[done + j][i];
+    }
+  }
+
+  Activation activation_;
+  int64_t x_stride_, y_stride_;
+  const Element* x_;
+  Element* y_;
+  float bias_[channels], weight_[width][channels], window_[width - 1 + batch][channels];
+};
+
 // width 0: any number of taps, and trees. The taps are then read from memory for every output, and one stage has all
 // tokens: in place, a later stage could still need the window that the first one slides.
 template <class Element, int channels, int width>
-__global__ void __launch_bounds__(ConvTraits::block_threads) causal_conv1d_kernel(ConvParams p, int64_t stage_tokens) {
+__global__ void __launch_bounds__(ConvTraits::block_threads, ConvTraits::resident_blocks)
+    causal_conv1d_kernel(ConvParams p, int64_t stage_tokens) {
   const int64_t n = blockIdx.z, first_token = static_cast<int64_t>(blockIdx.y) * stage_tokens;
   const int64_t c = (static_cast<int64_t>(blockIdx.x) * ConvTraits::block_threads + threadIdx.x) * channels;
   ConvRows at;
@@ -105,81 +222,48 @@ __global__ void __launch_bounds__(ConvTraits::block_threads) causal_conv1d_kerne
   at.slot = slot_of(p.state_indices, n, p.slots);
   at.has_old = p.state_in.data != nullptr && starts_from_state(p.has_initial_state, n);
   if (c >= p.channels) return;
-  const float zeros[channels] = {};
   if (blockIdx.y == 0 && p.shape.cu_seqlens.data != nullptr) {  // rows that no sequence covers
     if (n == 0) {
-      for (int64_t t = -at.rows.first; t < 0; ++t) store_row<Element>(p, at, t, c, zeros);
+      for (int64_t t = -at.rows.first; t < 0; ++t) store_zeros<Element, channels>(p, at, t, c);
     }
     if (n == p.shape.sequences - 1) {
-      for (int64_t t = at.rows.count; t < p.shape.tokens - at.rows.first; ++t) store_row<Element>(p, at, t, c, zeros);
+      for (int64_t t = at.rows.count; t < p.shape.tokens - at.rows.first; ++t) {
+        store_zeros<Element, channels>(p, at, t, c);
+      }
     }
   }
   const int64_t end = first_token + stage_tokens < at.rows.count ? first_token + stage_tokens : at.rows.count;
   if (at.slot < 0) {
-    for (int64_t t = first_token; t < end; ++t) store_row<Element>(p, at, t, c, zeros);
+    for (int64_t t = first_token; t < end; ++t) store_zeros<Element, channels>(p, at, t, c);
     return;
   }
-
-  float bias[channels];
-#pragma unroll
-  for (int i = 0; i < channels; ++i) bias[i] = p.bias.data != nullptr ? load(p.bias, (c + i) * p.bias.stride[0]) : 0.0f;
+  const auto slide = [&] {
+    if (blockIdx.y != 0 || p.state_out.data == nullptr) return;
+#pragma unroll 1
+    for (int i = 0; i < channels; ++i) slide_window(p, at, c + i);
+  };
   if constexpr (width > 0) {
-    float weight[width][channels], taps[width][channels];
-#pragma unroll
-    for (int j = 0; j < width; ++j) {
-#pragma unroll
-      for (int i = 0; i < channels; ++i) weight[j][i] = load(p.weight, (c + i) * p.weight.stride[0] + j);
-    }
-#pragma unroll
-    for (int j = 0; j + 1 < width; ++j) load_row<Element>(p, at, first_token + j - (width - 1), c, taps[j]);
-    if (blockIdx.y == 0 && p.state_out.data != nullptr) {
-#pragma unroll
-      for (int i = 0; i < channels; ++i) slide_window(p, at, c + i);
-    }
-    // A batch of rows is loaded before any of its outputs is stored: loads do not pass stores to memory that may be
-    // theirs.
-    for (int64_t t0 = first_token; t0 < end; t0 += ConvTraits::batch_tokens) {
-      float rows[ConvTraits::batch_tokens][channels];
-#pragma unroll
-      for (int u = 0; u < ConvTraits::batch_tokens; ++u) {
-        load_row<Element>(p, at, t0 + u < end ? t0 + u : end - 1, c, rows[u]);
-      }
-#pragma unroll
-      for (int u = 0; u < ConvTraits::batch_tokens; ++u) {
-        if (t0 + u >= end) break;
-        float y[channels];
-#pragma unroll
-        for (int i = 0; i < channels; ++i) {
-          taps[width - 1][i] = rows[u][i];
-          float sum = bias[i];
-#pragma unroll
-          for (int j = 0; j < width; ++j) sum = fmaf(weight[j][i], taps[j][i], sum);
-          y[i] = p.activation == Activation::silu ? exact::silu(sum) : sum;
-#pragma unroll
-          for (int j = 0; j + 1 < width; ++j) taps[j][i] = taps[j + 1][i];
-        }
-        store_row<Element>(p, at, t0 + u, c, y);
-      }
-    }
+    ConvTaps<Element, channels, width> taps(p, at, first_token, c);
+    slide();
+    if (first_token < end) taps.run(static_cast<int>(end - first_token));
   } else {
+    float bias[channels];
+    load_bias(p, c, bias);
     for (int64_t t = first_token; t < end; ++t) {
-      float y[channels];
+      float sum[channels];
 #pragma unroll
-      for (int i = 0; i < channels; ++i) y[i] = bias[i];
+      for (int i = 0; i < channels; ++i) sum[i] = bias[i];
       for (int64_t j = 0; j < p.width; ++j) {
         float tap[channels];
         load_row<Element>(p, at, ancestor(p, n, t, p.width - 1 - j), c, tap);
 #pragma unroll
-        for (int i = 0; i < channels; ++i) y[i] = fmaf(load(p.weight, (c + i) * p.weight.stride[0] + j), tap[i], y[i]);
+        for (int i = 0; i < channels; ++i) {
+          sum[i] = fmaf(load(p.weight, (c + i) * p.weight.stride[0] + j), tap[i], sum[i]);
+        }
       }
-#pragma unroll
-      for (int i = 0; i < channels; ++i) y[i] = p.activation == Activation::silu ? exact::silu(y[i]) : y[i];
-      store_row<Element>(p, at, t, c, y);
+      store_row(row_at<Element>(p.y, at, t, c), sum, p.activation);
     }
-    if (blockIdx.y == 0 && p.state_out.data != nullptr) {
-#pragma unroll
-      for (int i = 0; i < channels; ++i) slide_window(p, at, c + i);
-    }
+    slide();
   }
 }
 
@@ -209,7 +293,7 @@ void launch_width(const ConvParams& p, void* stream) {
 template <class Element>
 void launch_channels(const ConvParams& p, void* stream) {
   constexpr int channels = 4;
-  constexpr int64_t pack_bytes = sizeof(ConvPack<Element, channels>);
+  constexpr int64_t pack_bytes = sizeof(Pack<Element, channels>);
   const auto aligned = [](const void* data, const int64_t (&stride)[3]) {
     return reinterpret_cast<uintptr_t>(data) % pack_bytes == 0 && stride[0] % channels == 0 &&
            stride[1] % channels == 0;

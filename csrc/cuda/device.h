@@ -126,6 +126,28 @@ __device__ __forceinline__ void block_barrier() {
 // 1 / sqrt(x), both correctly rounded.
 __device__ __forceinline__ float reciprocal_root(float x) { return __fdiv_rn(1.0f, __fsqrt_rn(x)); }
 
+// The processor's own 2^x and 1/x, for core/quick_silu.h: what their last bits are does not reach a result.
+struct Approximate {
+  __device__ __forceinline__ float exp2(float x) const {
+#if defined(__HIPCC__)
+    return __builtin_amdgcn_exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+  }
+  __device__ __forceinline__ float reciprocal(float x) const {
+#if defined(__HIPCC__)
+    return __builtin_amdgcn_rcpf(x);
+#else
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+  }
+};
+
 // Lets a kernel have more dynamic shared memory than the 48 KB of every launch; nullptr, or why not. Asked for on the
 // current device before each launch: the runtime keeps a number, and a note of our own would be one for every device.
 template <class Kernel>
@@ -139,14 +161,19 @@ const char* allow_shared_memory(Kernel kernel, int bytes) {
   return error == success ? nullptr : message(error);
 }
 
-// One element of a view, widened exactly. The dtype is the same for every thread, so the branch does not diverge.
+// An element as it lies in memory, and widened exactly. Two steps, so that a thread can have several loads under way:
+// widening waits for the value. The dtype is the same for every thread: no branch diverges.
+__device__ __forceinline__ uint32_t load_raw(const void* data, DType dtype, int64_t offset) {
+  return dtype == DType::f32 ? static_cast<const uint32_t*>(data)[offset] : static_cast<const uint16_t*>(data)[offset];
+}
+__device__ __forceinline__ float widen(uint32_t raw, DType dtype) {
+  const auto half_bits = static_cast<uint16_t>(raw);
+  return dtype == DType::f32 ? float_of(raw) : dtype == DType::bf16 ? to_f32(bf16{half_bits}) : to_f32(f16{half_bits});
+}
+
 template <int rank>
 __device__ __forceinline__ float load(const View<rank>& view, int64_t offset) {
-  switch (view.dtype) {
-    case DType::bf16: return to_f32(static_cast<const bf16*>(view.data)[offset]);
-    case DType::f16: return to_f32(static_cast<const f16*>(view.data)[offset]);
-    default: return static_cast<const float*>(view.data)[offset];
-  }
+  return widen(load_raw(view.data, view.dtype, offset), view.dtype);
 }
 
 // The other way round.
@@ -157,6 +184,24 @@ __device__ __forceinline__ void store(const OutView<rank>& view, int64_t offset,
     case DType::f16: static_cast<f16*>(view.data)[offset] = from_f32<f16>(x); return;
     default: static_cast<float*>(view.data)[offset] = x; return;
   }
+}
+
+// How many blocks the current device holds at once; 0 where the runtime has no answer (the launch will then say why).
+template <class Kernel>
+int64_t resident_blocks(Kernel kernel, int block_threads, int shared_bytes) {
+  int device = 0, multiprocessors = 0, blocks = 0;
+#if defined(__HIPCC__)
+  const bool known =
+      hipGetDevice(&device) == success &&
+      hipDeviceGetAttribute(&multiprocessors, hipDeviceAttributeMultiprocessorCount, device) == success &&
+      hipOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, block_threads, shared_bytes) == success;
+#else
+  const bool known =
+      cudaGetDevice(&device) == success &&
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) == success &&
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, block_threads, shared_bytes) == success;
+#endif
+  return known ? static_cast<int64_t>(multiprocessors) * blocks : 0;
 }
 
 }  // namespace gdn::gpu

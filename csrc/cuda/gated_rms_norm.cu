@@ -6,35 +6,126 @@
 //   weight  [V]               1                   float32, bfloat16 or float16
 //   y       [n0, n1, n2, V]   contiguous          float32, bfloat16 or float16
 //
-// Grid: a warp a row, each warp striding by the whole grid. Shared memory: none. Barriers: none, shuffles within a
-// warp. Precision: float32 in the exact order: lane l holds the V/32 consecutive elements from l V/32. One pass: only y
-// is stored.
+// Grid: 8 or 16 threads a row, each striding by the whole grid. Shared memory: none. Barriers: none, shuffles within a
+// row's threads. Precision: float32 in the exact order (head_rows.cuh); 16-bit results by core/quick_silu.h where it
+// can decide them. One pass: only y is stored.
 #include "cuda/device.h"
 
 #include "core/exact_math.h"
+#include "core/quick_silu.h"
+#include "cuda/head_rows.cuh"
 #include "cuda/launch.h"
-#include "cuda/warp_rows.cuh"
 
 namespace gdn::gpu {
 namespace {
 
+__device__ __forceinline__ float gate(float z, Activation activation) {
+  return activation == Activation::silu ? exact::silu(z) : exact::sigmoid(z);
+}
+
+// One segment of y from o / sqrt(...) * weight and z.
 template <class Element, int elements>
-__global__ void __launch_bounds__(WarpRows::block_threads) gated_rms_norm_kernel(NormParams p, int64_t rows) {
-  float weight[elements];
-#pragma unroll
-  for (int i = 0; i < elements; ++i) weight[i] = load(p.weight, (WarpRows::lane() * elements + i) * p.weight.stride[0]);
-  for (int64_t row = WarpRows::first_row(); row < rows; row += WarpRows::row_stride()) {
-    float x[elements], z[elements];
-    WarpRows::load<Element>(p.o, p.size, row, x);
-    WarpRows::load_any(p.z, p.size, row, z);
-    const float mean = __fdiv_rn(WarpRows::sum_of_squares(x), static_cast<float>(kWarp * elements));
-    const float factor = reciprocal_root(mean + p.eps);
+__device__ __forceinline__ Pack<Element, elements> gated(const float (&x)[elements], const float (&z)[elements],
+                                                         Activation activation) {
+  Pack<Element, elements> y;
+  if constexpr (sizeof(Element) == 2) {
+    bool decided = true;
+    float quick_y[elements];
 #pragma unroll
     for (int i = 0; i < elements; ++i) {
-      const float gate = p.activation == Activation::silu ? exact::silu(z[i]) : exact::sigmoid(z[i]);
-      x[i] = x[i] * factor * weight[i] * gate;
+      const float sigmoid = quick::sigmoid(z[i], Approximate{});
+      const float quick_gate = activation == Activation::silu ? z[i] * sigmoid : sigmoid;
+      decided = decided && quick::in_range(z[i]) && quick::keeps_precision(quick_gate);
+      quick_y[i] = x[i] * quick_gate;
     }
-    WarpRows::store_any(p.y, p.size, row, x);
+#pragma unroll
+    for (int w = 0; w < elements / 2; ++w) {
+      decided = quick::decide<Element>(quick_y[2 * w], quick_y[2 * w + 1], &y.word[w]) && decided;
+    }
+    if (__builtin_expect(decided, true)) return y;
+  }
+  float exact_y[elements];
+#pragma unroll
+  for (int i = 0; i < elements; ++i) exact_y[i] = x[i] * gate(z[i], activation);
+  y.narrow(exact_y);
+  return y;
+}
+
+// Rows of o with their gates, as they lie in memory. usual: z and y have o's dtype, and rows are packed.
+template <class Element, int elements, bool usual>
+struct Loaded;
+
+template <class Element, int elements>
+struct Loaded<Element, elements, true> {
+  RowPart<Element, elements, true> o, z;
+
+  __device__ __forceinline__ void load(const NormParams& p, int64_t row) {
+    using Rows = HeadRows<elements>;
+    o.load(static_cast<const Element*>(p.o.data) + Rows::offset(p.size, p.o.stride, row));
+    z.load(static_cast<const Element*>(p.z.data) + Rows::offset(p.size, p.z.stride, row));
+  }
+  __device__ __forceinline__ void widen_gate(int s, float (&x)[elements]) const { z.segment[s].widen(x); }
+};
+template <class Element, int elements>
+struct Loaded<Element, elements, false> {
+  RowPart<Element, elements, false> o;
+  float z[HeadRows<elements>::segments][elements];
+
+  __device__ __forceinline__ void load(const NormParams& p, int64_t row) {
+    using Rows = HeadRows<elements>;
+    o.load(static_cast<const Element*>(p.o.data) + Rows::offset(p.size, p.o.stride, row));
+    with_element_of(p.z.dtype, [&](auto element) {
+      RowPart<decltype(element), elements, false> part;
+      part.load(static_cast<const decltype(element)*>(p.z.data) + Rows::offset(p.size, p.z.stride, row));
+      part.widen(z);
+    });
+  }
+  __device__ __forceinline__ void widen_gate(int s, float (&x)[elements]) const {
+#pragma unroll
+    for (int i = 0; i < elements; ++i) x[i] = z[s][i];
+  }
+};
+
+template <class Element, int elements, bool usual>
+__global__ void __launch_bounds__(HeadRows<elements>::block_threads) gated_rms_norm_kernel(NormParams p, int64_t rows) {
+  using Rows = HeadRows<elements>;
+  constexpr float mean_of = 1.0f / (kWarp * elements);  // a power of two: the product is the correctly rounded quotient
+  float weight[Rows::segments][elements];
+  with_element_of(p.weight.dtype, [&](auto element) {
+    RowPart<decltype(element), elements, false> part;
+    part.load(static_cast<const decltype(element)*>(p.weight.data));
+    part.widen(weight);
+  });
+  const auto within = [&](int64_t row) { return row < rows ? row : rows - 1; };
+  int64_t mine = Rows::first_row();
+  Loaded<Element, elements, usual> ahead;
+  ahead.load(p, within(mine));
+#pragma unroll 1
+  for (; Rows::warp_has(mine, rows); mine += Rows::row_stride()) {
+    const Loaded<Element, elements, usual> now = ahead;
+    float x[Rows::segments][elements];
+    now.o.widen(x);
+    const int64_t next = mine + Rows::row_stride();
+    if (Rows::warp_has(next, rows)) ahead.load(p, within(next));  // arrives while this row is computed
+    const float factor = reciprocal_root(Rows::sum_of_squares(x) * mean_of + p.eps);
+#pragma unroll
+    for (int s = 0; s < Rows::segments; ++s) {
+      float z[elements];
+      now.widen_gate(s, z);
+#pragma unroll
+      for (int i = 0; i < elements; ++i) x[s][i] = x[s][i] * factor * weight[s][i];
+      const auto store = [&](auto element) {
+        auto* y = static_cast<decltype(element)*>(p.y.data) + Rows::offset(p.size, p.y.stride, within(mine));
+        const auto segment = gated<decltype(element), elements>(x[s], z, p.activation);
+        // A result is contiguous, so its rows are packed.
+        if (mine < rows) *reinterpret_cast<Pack<decltype(element), elements>*>(y + Rows::element(s)) = segment;
+      };
+      if constexpr (usual) {
+        store(Element{});
+      } else {
+        with_element_of(p.y.dtype, store);
+      }
+    }
   }
 }
 
@@ -45,9 +136,15 @@ const char* gated_rms_norm(const NormParams& params, void* stream) {
   if (rows == 0) return nullptr;
   NormParams p = params;
   join_leading_dimensions(p.size, p.o, p.z, p.y);
+  const bool one_dtype = p.z.dtype == p.o.dtype && p.y.dtype == p.o.dtype;
   with_row_type(params.o.dtype, params.n, [&](auto element, auto elements) {
-    gated_rms_norm_kernel<decltype(element), elements()>
-        <<<WarpRows::blocks(rows), WarpRows::block_threads, 0, static_cast<Stream>(stream)>>>(p, rows);
+    using Rows = HeadRows<elements()>;
+    constexpr int64_t bytes = sizeof(element);
+    const bool usual =
+        one_dtype && packed_rows(p.o.data, p.o.stride, bytes, p.n) && packed_rows(p.z.data, p.z.stride, bytes, p.n);
+    const auto kernel = usual ? gated_rms_norm_kernel<decltype(element), elements(), true>
+                              : gated_rms_norm_kernel<decltype(element), elements(), false>;
+    kernel<<<Rows::blocks(kernel, rows), Rows::block_threads, 0, static_cast<Stream>(stream)>>>(p, rows);
   });
   return launch_error();
 }

@@ -14,7 +14,7 @@ const char* rec_columns(const RecurrenceParams& params, int columns, bool packed
 // heads: value heads a thread, 2, 3 or 4; divides HV/H.
 const char* rec_keyhead(const RecurrenceParams& params, int heads, bool packed_rows, void* stream);
 const char* causal_conv1d(const ConvParams& params, void* stream);
-const char* qk_l2norm(const L2NormParams& params, void* stream);
+const char* qk_l2norm(const L2NormParams& q, const L2NormParams& k, void* stream);
 const char* gdn_gates(const GatesParams& params, void* stream);
 const char* gated_rms_norm(const NormParams& params, void* stream);
 

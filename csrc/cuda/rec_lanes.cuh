@@ -25,6 +25,7 @@
 
 #include "core/exact_math.h"
 #include "cuda/indices.cuh"
+#include "cuda/pack.cuh"
 
 namespace gdn::gpu {
 
@@ -48,7 +49,6 @@ struct RecTraits {
       heads == 1 && K < 256 ? 2 : 1;                             // what the registers must leave room for
   static constexpr int feed_tokens = stage_tokens / feed_warps;  // of a warp and stage
   static constexpr int lane_elements = K / kWarp;                // of a row, in a feed lane
-  static constexpr int lane_words = lane_elements * static_cast<int>(sizeof(Element)) / 4;
   static constexpr int lane_values = (heads * columns + kWarp - 1) / kWarp;
   static constexpr int feed_rows = 2 * feed_tokens + 1;  // keys, the next stage's first key, queries
   static constexpr int gate_pad = 4;
@@ -75,6 +75,8 @@ struct alignas(16) RecShared {
   RecStage<Tr> stage[2];
   float partial[2][Tr::stage_tokens][Tr::heads][Tr::columns][Tr::groups];  // of the outputs
 };
+template <class Tr>
+constexpr int rec_lanes_shared_bytes = static_cast<int>(sizeof(RecShared<Tr>));
 
 // What a block works on.
 struct RecBlock {
@@ -83,12 +85,6 @@ struct RecBlock {
   int64_t first_column;
   int64_t key_head, first_head, head_step;  // value heads first_head + j * head_step
   bool packed_rows;                         // q and k rows can be read in whole lane vectors
-};
-
-// Consecutive elements of a row as they lie in memory.
-template <int count>
-struct alignas(count < 4 ? 4 * count : 16) Words {
-  uint32_t word[count];
 };
 
 // The feed warps' part. Between fetch and store a thread holds raw values of the next stage: the loads have a whole
@@ -106,8 +102,7 @@ class Feed {
         q_(static_cast<const Element*>(p.q.data) + first_row(p.q.stride, block.key_head) + lane_ * Tr::lane_elements),
         k_(static_cast<const Element*>(p.k.data) + first_row(p.k.stride, block.key_head) + lane_ * Tr::lane_elements),
         v_(static_cast<const Element*>(p.v.data) + first_row(p.v.stride, block.first_head) + block.first_column),
-        o_(static_cast<Element*>(p.o.data) + first_row(p.o.stride, block.first_head) + block.first_column),
-        beta_is_wide_(p.beta.dtype == DType::f32) {
+        o_(static_cast<Element*>(p.o.data) + first_row(p.o.stride, block.first_head) + block.first_column) {
     const int64_t head = block.first_head + (lane_ < Tr::heads ? lane_ : 0) * block.head_step;
     g_ = first_row(p.g.stride, head);
     beta_ = first_row(p.beta.stride, head);
@@ -127,9 +122,7 @@ class Feed {
         v_raw_[i][w] = v_[t * p_.v.stride[1] + e / Tr::columns * block_.head_step * p_.v.stride[2] + e % Tr::columns];
       }
       g_raw_[i] = static_cast<const float*>(p_.g.data)[g_ + t * p_.g.stride[1]];
-      const int64_t beta = beta_ + t * p_.beta.stride[1];
-      beta_raw_[i] = beta_is_wide_ ? static_cast<const uint32_t*>(p_.beta.data)[beta]
-                                   : static_cast<const uint16_t*>(p_.beta.data)[beta];
+      beta_raw_[i] = load_raw(p_.beta.data, p_.beta.dtype, beta_ + t * p_.beta.stride[1]);
     }
     const int64_t next = first_token + Tr::stage_tokens;
     fetch_row(k_ + (next < last ? next : last) * p_.k.stride[1], raw_[Tr::feed_tokens]);
@@ -139,12 +132,10 @@ class Feed {
     float x[Tr::feed_rows][Tr::lane_elements], sum[Tr::feed_rows];
 #pragma unroll
     for (int r = 0; r < Tr::feed_rows; ++r) {
+      raw_[r].widen(x[r]);
       sum[r] = 0.0f;
 #pragma unroll
-      for (int i = 0; i < Tr::lane_elements; ++i) {
-        x[r][i] = element(raw_[r], i);
-        sum[r] = fmaf(x[r][i], x[r][i], sum[r]);
-      }
+      for (int i = 0; i < Tr::lane_elements; ++i) sum[r] = fmaf(x[r][i], x[r][i], sum[r]);
     }
 #pragma unroll
     for (int distance = kWarp / 2; distance > 0; distance /= 2) {
@@ -178,7 +169,7 @@ class Feed {
       const float alpha = exact::exp(g_raw_[i]);  // (1)
       if (lane_ < Tr::heads) {
         stage.alpha[t][lane_] = alpha;
-        stage.beta[t][lane_] = widened_beta(beta_raw_[i]);
+        stage.beta[t][lane_] = widen(beta_raw_[i], p_.beta.dtype);
       }
     }
   }
@@ -219,32 +210,13 @@ class Feed {
   __device__ int64_t first_row(const int64_t (&stride)[rank], int64_t head) const {
     return block_.rows.batch * stride[0] + block_.rows.first * stride[1] + head * stride[2];
   }
-  __device__ __forceinline__ void fetch_row(const Element* from, Words<Tr::lane_words>& to) const {
+  using RowPart = Pack<Element, Tr::lane_elements>;
+  __device__ __forceinline__ void fetch_row(const Element* from, RowPart& to) const {
     if (block_.packed_rows) {
-      to = *reinterpret_cast<const Words<Tr::lane_words>*>(from);
-      return;
-    }
-#pragma unroll
-    for (int w = 0; w < Tr::lane_words; ++w) {
-      if constexpr (sizeof(Element) == 4) {
-        to.word[w] = bits_of(from[w]);
-      } else {
-        to.word[w] = from[2 * w].bits | static_cast<uint32_t>(from[2 * w + 1].bits) << 16;
-      }
-    }
-  }
-  __device__ __forceinline__ float element(const Words<Tr::lane_words>& row, int i) const {
-    if constexpr (sizeof(Element) == 4) {
-      return float_of(row.word[i]);
+      to = *reinterpret_cast<const RowPart*>(from);
     } else {
-      return to_f32(Element{static_cast<uint16_t>(row.word[i / 2] >> 16 * (i % 2))});
+      to.gather(from);
     }
-  }
-  __device__ __forceinline__ float widened_beta(uint32_t raw) const {
-    const auto half_bits = static_cast<uint16_t>(raw);
-    return beta_is_wide_                  ? float_of(raw)
-           : p_.beta.dtype == DType::bf16 ? to_f32(bf16{half_bits})
-                                          : to_f32(f16{half_bits});
   }
 
   const RecurrenceParams& p_;
@@ -252,9 +224,8 @@ class Feed {
   int lane_, warp_;
   const Element *q_, *k_, *v_;
   Element* o_;
-  bool beta_is_wide_;
   int64_t g_, beta_;
-  Words<Tr::lane_words> raw_[Tr::feed_rows];  // keys, the next stage's first key, queries
+  RowPart raw_[Tr::feed_rows];  // keys, the next stage's first key, queries
   Element v_raw_[Tr::feed_tokens][Tr::lane_values];
   float g_raw_[Tr::feed_tokens];
   uint32_t beta_raw_[Tr::feed_tokens];

@@ -17,7 +17,7 @@ const char* with_element(DType dtype, F f) {
 
 template <class Tr>
 const char* launch_rec(const RecurrenceParams& p, bool packed_rows, void* stream) {
-  constexpr int shared_bytes = static_cast<int>(sizeof(RecShared<Tr>));
+  constexpr int shared_bytes = rec_lanes_shared_bytes<Tr>;
   const int64_t subgroups = p.heads.value_heads / p.heads.key_heads / Tr::heads;
   const dim3 grid(static_cast<unsigned>(p.heads.value_dim / Tr::columns),
                   static_cast<unsigned>(p.heads.key_heads * subgroups), static_cast<unsigned>(p.shape.sequences));
