@@ -15,6 +15,7 @@ COMMANDS = {
     "info": "version, build, devices, switches and kernels",
     "explain": "which kernel serves a call and why, on any architecture, without the device",
     "bench": "times beside those of the reference implementations, in one run",
+    "parity": "every kernel of a device against the plain CPU result bit for bit, and against float64",
     "demo": "a small random-weight Qwen3-Next with these ops, compared with Transformers' own",
 }
 

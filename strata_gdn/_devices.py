@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -32,6 +32,14 @@ def name(device: torch.device) -> str:
     return models[0] if models else platform.processor() or platform.machine()
 
 
+def package_version(package: str) -> str:
+    """An optional package's version, or "not installed"."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
 def describe(device: torch.device) -> dict[str, str | int]:
     """What a measurement must name to be read later."""
     return {
@@ -40,13 +48,13 @@ def describe(device: torch.device) -> dict[str, str | int]:
         "threads": torch.get_num_threads(),
         "strata_gdn": version("strata-gdn"),
         "torch": torch.__version__,
-        "transformers": version("transformers"),
+        "transformers": package_version("transformers"),
         "python": platform.python_version(),
         "system": platform.platform(),
     }
 
 
-def command(output: Path | None) -> list[str]:
-    """The command line that a record names: the output file without its folder, which is the machine's own affair."""
-    arguments = [output.name if output and argument == str(output) else argument for argument in sys.argv[1:]]
-    return ["python", "-m", "strata_gdn", *arguments]
+def command(*outputs: Path | None) -> list[str]:
+    """The command line that a record names: output files without their folder, which is the machine's own affair."""
+    names = {str(output): output.name for output in outputs if output}
+    return ["python", "-m", "strata_gdn", *(names.get(argument, argument) for argument in sys.argv[1:])]

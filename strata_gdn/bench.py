@@ -1,305 +1,69 @@
-"""`python -m strata_gdn bench`: each op beside Transformers' torch fallback, on the same inputs, in the same run.
+"""`python -m strata_gdn bench`: the ops' times beside those of others in the same run, and the plot of a record.
 
-The two take turns, so that whatever else the machine does meets both; the medians are compared. A prompt's turn is one
-call, a step's is twenty, so that each finds its own state in the caches and not the other's temporaries. Both do the
-same work: the fallback's recurrence includes repeating the key heads and copying the new state into the cache, as in
-Transformers' layer, because the op does without. Every case checks that the two computed the same, and asks the
-registry which kernel really ran.
+Each device has its module, bench_cpu and bench_cuda, imported only when it is asked for: their peers are optional
+packages. This one reads the options and refuses what cannot work before anything is measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import inspect
-import json
 import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
-from statistics import median
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from .bench_common import BenchError, MissingExtra
 
-from . import _devices, ops, registry
-from ._table import columns
-
-try:
-    from tqdm import tqdm
-    from transformers.models.qwen3_next import modeling_qwen3_next as modeling
-except ImportError as error:
-    raise ImportError(
-        "the benchmark's peer is Transformers' fallback; install it with `pip install .[transformers]`"
-    ) from error
-
-KEY_HEADS, VALUE_HEADS, HEAD_DIM, CONV_WIDTH = 16, 32, 128, 4
-CHANNELS = (2 * KEY_HEADS + VALUE_HEADS) * HEAD_DIM
-SHAPE = {"B": 1, "H": KEY_HEADS, "HV": VALUE_HEADS, "K": HEAD_DIM, "V": HEAD_DIM, "C": CHANNELS, "W": CONV_WIDTH}
-EPS = 1e-6
-
-PROMPT_TOKENS, STEP_TOKENS = 2048, 1
-PROMPT_SAMPLES = 7
-STEP_TURN_CALLS = 20
-PROGRESS_AFTER_SECONDS = 2.0
-
-# The largest difference over the range that rounding explains; bfloat16 results are rounded at 2^-9.
-MAX_DIFFERENCE = {torch.float32: 1e-4, torch.bfloat16: 1e-2}
-
-
-@dataclass(frozen=True)
-class Case:
-    """One line of the table: two functions of no arguments that compute the same."""
-
-    name: str
-    op: str
-    tokens: int
-    dtype: torch.dtype
-    ours: Callable[[], Tensor]
-    theirs: Callable[[], Tensor]
-
-
-@dataclass(frozen=True)
-class Result:
-    name: str
-    op: str
-    dtype: str
-    tokens: int
-    kernel: str
-    difference: float  # the largest, over the fallback's range
-    difference_allowed: float
-    ours_seconds: list[float]
-    theirs_seconds: list[float]
-
-    @property
-    def ratio(self) -> float:
-        return median(self.theirs_seconds) / median(self.ours_seconds)
+DEVICES = {"cpu": "bench_cpu", "cuda": "bench_cuda"}
+# The options that only one device's benchmark goes by.
+ONLY_FOR = {"tokens": "cpu", "threads": "cpu", "plot": "cuda"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--device", choices=[*sorted(_TIMERS), "cuda"], default="cpu", help="where to run (default cpu)"
-    )
-    parser.add_argument("--tokens", type=int, default=PROMPT_TOKENS, help="tokens of a prompt (default %(default)s)")
-    steps = f"of a step {STEP_TURN_CALLS} times as many"
-    parser.add_argument(
-        "--samples", type=int, default=PROMPT_SAMPLES, help=f"samples of a prompt (default %(default)s); {steps}"
-    )
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="where to run (default cpu)")
+    parser.add_argument("--case", action="append", metavar="TEXT",
+                        help="only the cases whose name contains this, repeatable (default: all)")  # fmt: skip
+    parser.add_argument("--samples", type=int,
+                        help="samples of a case; the CPU's steps take 20 times as many (default: 7 on a CPU, "
+                        "30 on a GPU, which is the fewest there)")  # fmt: skip
+    parser.add_argument("--tokens", type=int, help="tokens of a prompt, on a CPU (default 2048)")
     parser.add_argument("--threads", type=int, help="CPU threads (default: torch's choice)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, versions, command and all samples")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png",
+                        help="draw the prompts' time against tokens (needs the extra `bench`)")  # fmt: skip
+    parser.add_argument("--from", type=Path, metavar="FILE.json", dest="record",
+                        help="measure nothing: --plot draws this record, on any machine")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.device == "cuda":
-        from . import bench_cuda  # imports fla, which a run on the CPU has no use for
-
-        return bench_cuda.run(args)
-    for name in ("tokens", "samples"):
-        if getattr(args, name) < 1:
-            print(f"strata_gdn: --{name} must be at least 1; got {getattr(args, name)}", file=sys.stderr)
-            return 2
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    device = torch.device(args.device)
-    environment = _devices.describe(device)
-    with torch.inference_mode():
-        progress = tqdm(list(_cases(device, args.tokens)), unit="case", delay=PROGRESS_AFTER_SECONDS, leave=False)
-        results = [_measure(case, args.samples, _TIMERS[device.type]) for case in progress]
-    print(_table(results, environment))
-    if args.json:
-        args.json.write_text(json.dumps(_record(results, environment, args.json), indent=1) + "\n")
-    wrong = [result for result in results if not result.difference <= result.difference_allowed]
-    for result in wrong:
-        print(
-            f"strata_gdn: {result.name} {result.dtype} differs from the fallback by {result.difference:.1e} of its "
-            f"range, above {result.difference_allowed:.0e}",
-            file=sys.stderr,
-        )
-    return 1 if wrong else 0
+    try:
+        _check(args)
+        if args.record:
+            return _plot(args)
+        return import_module(f"strata_gdn.{DEVICES[args.device]}").run(args)
+    except (BenchError, MissingExtra) as error:
+        print(f"strata_gdn: {error}", file=sys.stderr)
+        return 2
 
 
-# Timing
+def _check(args: argparse.Namespace) -> None:
+    for name in ("tokens", "samples", "threads"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise BenchError(f"--{name} must be at least 1; got {value}")
+    for file in (args.json, args.plot):
+        if file and not file.absolute().parent.is_dir():
+            raise BenchError(f"no folder to write {file} to")
+    if args.record:
+        if not args.plot:
+            raise BenchError("--from draws a record: it needs --plot FILE.png")
+        return
+    for name, device in ONLY_FOR.items():
+        if getattr(args, name) is not None and args.device != device:
+            raise BenchError(f"--{name} is for --device {device}; got --device {args.device}")
 
 
-def _wall_clock(call: Callable[[], Tensor]) -> float:
-    """Seconds of one call that returns when it is done, as all on the CPU do."""
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+def _plot(args: argparse.Namespace) -> int:
+    from . import bench_plot, bench_record  # matplotlib is optional
 
-
-# How a device's calls are timed.
-_TIMERS: dict[str, Callable[[Callable[[], Tensor]], float]] = {"cpu": _wall_clock}
-
-
-def _measure(case: Case, samples: int, seconds: Callable[[Callable[[], Tensor]], float]) -> Result:
-    turn_calls = STEP_TURN_CALLS if case.tokens == STEP_TOKENS else 1
-    before = registry.served()
-    difference = _difference(case.ours(), case.theirs())
-    ours, theirs = [], []
-    for _ in range(samples):
-        theirs += [seconds(case.theirs) for _ in range(turn_calls)]
-        ours += [seconds(case.ours) for _ in range(turn_calls)]
-    return Result(
-        name=case.name,
-        op=case.op,
-        dtype=str(case.dtype).removeprefix("torch."),
-        tokens=case.tokens,
-        kernel=_kernel_that_ran(case, before, calls=len(ours) + 1),
-        difference=difference,
-        difference_allowed=MAX_DIFFERENCE[case.dtype],
-        ours_seconds=ours,
-        theirs_seconds=theirs,
-    )
-
-
-def _difference(ours: Tensor, theirs: Tensor) -> float:
-    ours, theirs = ours.float(), theirs.float()
-    return ((ours - theirs).abs().max() / (theirs.max() - theirs.min())).item()
-
-
-def _kernel_that_ran(case: Case, before: dict[str, int], calls: int) -> str:
-    """The one kernel whose count rose, by one a call; anything else would be a time of something else."""
-    ran = {k: n - before.get(k, 0) for k, n in registry.served().items() if n > before.get(k, 0)}
-    if len(ran) != 1 or set(ran.values()) != {calls}:
-        expected = f"expected one kernel to serve {calls} calls of {case.op}"
-        raise RuntimeError(f"bench: {case.name}: {expected}; served: {ran}")
-    return next(iter(ran))
-
-
-# The cases
-
-
-def _cases(device: torch.device, prompt_tokens: int) -> Iterator[Case]:
-    """Two lengths and two dtypes of each op, with the inputs that a layer gives it, states in place."""
-    for dtype in MAX_DIFFERENCE:
-        for kind, tokens in (("prompt", prompt_tokens), ("step", STEP_TOKENS)):
-            for make in (_recurrence, _convolution, _gates, _norm):
-                torch.manual_seed(0)
-                op, ours, theirs = make(device, dtype, tokens)
-                yield Case(f"{kind}, {op.rstrip('_')}", op, tokens, dtype, ours, theirs)
-
-
-def _fallback(function: Callable) -> Callable:
-    """Transformers' torch code itself: the decorated function may hand over to a package that is installed."""
-    return inspect.unwrap(function)
-
-
-Calls = tuple[str, Callable[[], Tensor], Callable[[], Tensor]]
-
-
-def _recurrence(device: torch.device, dtype: torch.dtype, tokens: int) -> Calls:
-    qkv = torch.randn(1, tokens, CHANNELS, dtype=dtype, device=device)
-    q, k, v = (
-        x.unflatten(-1, (-1, HEAD_DIM))
-        for x in qkv.split([KEY_HEADS * HEAD_DIM, KEY_HEADS * HEAD_DIM, VALUE_HEADS * HEAD_DIM], -1)
-    )
-    g = F.logsigmoid(torch.randn(1, tokens, VALUE_HEADS, device=device)) / 16
-    beta = torch.rand(1, tokens, VALUE_HEADS, device=device).to(dtype)
-    state = 0.1 * torch.randn(1, VALUE_HEADS, HEAD_DIM, HEAD_DIM, device=device)
-    fallback = _fallback(
-        modeling.torch_recurrent_gated_delta_rule if tokens == STEP_TOKENS else modeling.torch_chunk_gated_delta_rule
-    )
-    their_state = state.clone()
-
-    def theirs() -> Tensor:
-        o, new_state = fallback(
-            *(x.repeat_interleave(VALUE_HEADS // KEY_HEADS, 2) for x in (q, k)),
-            v,
-            g=g,
-            beta=beta,
-            initial_state=their_state,
-            output_final_state=True,
-            use_qk_l2norm_in_kernel=True,
-        )
-        their_state.copy_(new_state)
-        return o
-
-    return "gated_delta_rule_", lambda: ops.gated_delta_rule_(q, k, v, g, beta, state, qk_l2norm=True), theirs
-
-
-def _convolution(device: torch.device, dtype: torch.dtype, tokens: int) -> Calls:
-    x = torch.randn(1, tokens, CHANNELS, dtype=dtype, device=device)
-    weight = torch.randn(CHANNELS, CONV_WIDTH, dtype=dtype, device=device)
-    state = torch.randn(1, CHANNELS, CONV_WIDTH, dtype=dtype, device=device)
-    their_state = state.clone()
-    prompt, step = _fallback(modeling.causal_conv1d_fn), _fallback(modeling.causal_conv1d_update)
-    if tokens == STEP_TOKENS:
-        return (
-            "causal_conv1d_",
-            lambda: ops.causal_conv1d_(x, weight, None, state),
-            lambda: step(x.mT, their_state, weight, None, "silu").mT,
-        )
-    return (
-        "causal_conv1d",
-        lambda: ops.causal_conv1d(x, weight)[0],
-        lambda: prompt(x.mT, weight, None, activation="silu").mT,
-    )
-
-
-def _gates(device: torch.device, dtype: torch.dtype, tokens: int) -> Calls:
-    a, b = torch.randn(2, 1, tokens, VALUE_HEADS, dtype=dtype, device=device)
-    A_log, dt_bias = torch.randn(VALUE_HEADS, device=device), torch.ones(VALUE_HEADS, device=device)
-
-    def theirs() -> Tensor:
-        beta = b.sigmoid()  # part of what is timed; the decay is what is compared
-        g = -A_log.float().exp() * F.softplus(a.float() + dt_bias)
-        return (g, beta)[0]
-
-    return "gdn_gates", lambda: ops.gdn_gates(a, b, A_log, dt_bias)[0], theirs
-
-
-def _norm(device: torch.device, dtype: torch.dtype, tokens: int) -> Calls:
-    o, z = torch.randn(2, 1, tokens, VALUE_HEADS, HEAD_DIM, dtype=dtype, device=device)
-    norm = modeling.Qwen3NextRMSNormGated(HEAD_DIM, eps=EPS).to(device=device, dtype=dtype)
-    fallback = _fallback(modeling.Qwen3NextRMSNormGated.forward)
-    return "gated_rms_norm", lambda: ops.gated_rms_norm(o, z, norm.weight, eps=EPS), lambda: fallback(norm, o, z)
-
-
-# What is reported
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
-
-
-def _table(results: list[Result], environment: dict[str, str | int]) -> str:
-    rows = [("case", "dtype", "tokens", "strata_gdn", "fallback", "ratio", "difference", "kernel")]
-    rows += [
-        (
-            result.name,
-            result.dtype,
-            str(result.tokens),
-            _time(median(result.ours_seconds)),
-            _time(median(result.theirs_seconds)),
-            f"{result.ratio:.1f}x",
-            f"{result.difference:.0e}",
-            result.kernel,
-        )
-        for result in results
-    ]
-    heading = (
-        f"{environment['device']} ({environment['arch']}), {environment['threads']} threads, "
-        f"torch {environment['torch']}, Transformers {environment['transformers']}\n"
-        f"{' '.join(f'{symbol}={size}' for symbol, size in SHAPE.items())}; medians; the fallback is "
-        "Transformers' torch code for Qwen3-Next\n"
-    )
-    return heading + columns(rows)
-
-
-def _record(results: list[Result], environment: dict[str, str | int], output: Path) -> dict:
-    return {
-        "command": _devices.command(output),
-        "environment": environment,
-        "shape": SHAPE,
-        "results": [
-            {
-                **asdict(result),
-                "ours_median_seconds": median(result.ours_seconds),
-                "theirs_median_seconds": median(result.theirs_seconds),
-                "ratio": result.ratio,
-            }
-            for result in results
-        ],
-    }
+    bench_plot.draw(bench_record.read(args.record), args.plot)
+    return 0

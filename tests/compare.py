@@ -5,13 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _hex(x: Tensor) -> str:
-    """The bits of one element."""
-    size = x.element_size()
-    return f"0x{x.reshape(1).view(BITS[size]).item() % (1 << 8 * size):0{2 * size}x}"
+from strata_gdn.parity_compare import BITS, difference_in_bits
 
 
 def _coordinate(flat_index: int, shape: torch.Size) -> list[int]:
@@ -27,22 +21,8 @@ def _same_kind(actual: Tensor, expected: Tensor, name: str) -> None:
 def assert_same_bits(actual: Tensor, expected: Tensor, name: str = "tensor") -> None:
     """Every element has the same bits; a NaN equals any NaN."""
     _same_kind(actual, expected, name)
-    actual, expected = actual.contiguous(), expected.contiguous()
-    bits = BITS[actual.element_size()]
-    if torch.equal(actual.view(bits), expected.view(bits)):
-        return
-    wrong = actual.view(bits) != expected.view(bits)
-    if actual.is_floating_point():
-        wrong &= ~(actual.isnan() & expected.isnan())
-    if not wrong.any():
-        return
-    distance = (actual.double() - expected.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
-    worst = int(distance.masked_fill(~wrong, -1.0).flatten().argmax())
-    a, e = actual.flatten()[worst], expected.flatten()[worst]
-    raise AssertionError(
-        f"{name}: {int(wrong.sum())} of {wrong.numel()} elements differ in bits; the worst at "
-        f"{_coordinate(worst, actual.shape)}: {a.item()!r} ({_hex(a)}), expected {e.item()!r} ({_hex(e)})"
-    )
+    if difference := difference_in_bits(actual, expected):
+        raise AssertionError(f"{name}: {difference}")
 
 
 def different_bits(actual: Tensor, expected: Tensor) -> int:

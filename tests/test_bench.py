@@ -1,4 +1,4 @@
-"""The benchmark: its table and record, and that it notices a wrong result or an unexpected kernel."""
+"""The CPU's benchmark: its table and record, and that it notices a wrong result or an unexpected kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("transformers", reason="the benchmark's peer is the optional transformers package")
 
-from strata_gdn import _devices, bench, ops, registry
+from strata_gdn import _devices, bench, bench_cpu, ops, registry
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -43,7 +43,7 @@ def test_table_and_record(tmp_path, capsys):
         assert line.endswith(result["kernel"])
         assert f"{result['ratio']:.1f}x" in line
         assert result["kernel"] in {row.kernel for row in registry.kernels() if row.op == result["op"].rstrip("_")}
-        samples = 1 if result["tokens"] == 70 else bench.STEP_TURN_CALLS
+        samples = 1 if result["tokens"] == 70 else bench_cpu.STEP_TURN_CALLS
         assert len(result["ours_seconds"]) == len(result["theirs_seconds"]) == samples
         assert min(result["ours_seconds"] + result["theirs_seconds"]) > 0
         assert result["ratio"] == median(result["theirs_seconds"]) / median(result["ours_seconds"])
@@ -69,19 +69,24 @@ def test_a_wrong_result_fails(monkeypatch, capsys):
 
 def test_a_call_that_no_kernel_served_is_not_a_measurement():
     result = torch.arange(3.0)
-    case = bench.Case("prompt, nothing", "gdn_gates", 70, torch.float32, lambda: result, lambda: result)
+    case = bench_cpu.Case("prompt, nothing", "gdn_gates", 70, torch.float32, lambda: result, lambda: result)
     expected = r"prompt, nothing: expected one kernel to serve 2 calls of gdn_gates; served: {}"
     with pytest.raises(RuntimeError, match=expected):
-        bench._measure(case, 1, bench._wall_clock)
+        bench_cpu._measure(case, 1)
 
 
-@pytest.mark.parametrize("option", ["--tokens", "--samples"])
-def test_nothing_to_measure(option, capsys):
-    assert bench.run(_arguments(option, "0")) == 2
-    assert capsys.readouterr().err == f"strata_gdn: {option} must be at least 1; got 0\n"
+def test_only_the_cases_asked_for(tmp_path):
+    file = tmp_path / "bench.json"
+    assert bench.run(_arguments("--case", "step, gdn", "--json", str(file))) == 0
+    results = json.loads(file.read_text())["results"]
+    assert [(r["name"], r["dtype"]) for r in results] == [
+        ("step, gdn_gates", dtype) for dtype in ("float32", "bfloat16")
+    ]
 
 
 def test_the_recorded_command_has_no_folder(tmp_path, monkeypatch):
-    file = tmp_path / "cpu.json"
-    monkeypatch.setattr(sys, "argv", ["strata_gdn", "bench", "--json", str(file)])
-    assert _devices.command(file) == ["python", "-m", "strata_gdn", "bench", "--json", "cpu.json"]
+    file, plot = tmp_path / "cuda.json", tmp_path / "cuda.png"
+    monkeypatch.setattr(sys, "argv", ["strata_gdn", "bench", "--json", str(file), "--plot", str(plot)])
+    recorded = ["python", "-m", "strata_gdn", "bench", "--json", "cuda.json", "--plot", "cuda.png"]
+    assert _devices.command(file, plot) == recorded
+    assert _devices.command(file, None)[-1] == str(plot)  # what is not said to be an output stays

@@ -1,0 +1,373 @@
+"""What is called on every device and instruction set: a table of calls for each op, and one of prompts.
+
+An op with a new kernel needs nothing here: whoever goes through the table asks the registry what serves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .parity_inputs import (
+    BF16,
+    DTYPES,
+    F16,
+    F32,
+    Heads,
+    convolution,
+    cu_seqlens,
+    index,
+    layer,
+    logs,
+    padded_path,
+    path_to,
+    recurrence,
+    state_pool,
+    tree,
+    window_pool,
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """An op and its arguments."""
+
+    op: str
+    arguments: dict[str, Any]
+
+    def run(self, implementation: Any = torch.ops.strata_gdn) -> tuple[Tensor, ...]:
+        """The results as a tuple."""
+        results = getattr(implementation, self.op)(**self.arguments)
+        if results is None:
+            return ()
+        return (results,) if isinstance(results, Tensor) else tuple(results)
+
+    def copy(self, device: str = "cpu") -> Call:
+        """With the same strides in storages of its own on `device`, which views go on sharing."""
+        storages: dict[int, torch.UntypedStorage] = {}
+
+        def copy(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return [copy(v) for v in value]
+            if not isinstance(value, Tensor):
+                return value
+            old = value.untyped_storage()
+            if old.data_ptr() not in storages:
+                storages[old.data_ptr()] = old.clone() if device == "cpu" else old.to(device=device)
+            new = storages[old.data_ptr()]
+            empty = torch.empty(0, dtype=value.dtype, device=device)
+            return empty.set_(new, value.storage_offset(), value.shape, value.stride())
+
+        return Call(self.op, {name: copy(value) for name, value in self.arguments.items()})
+
+    def buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """The storage of each tensor argument, whole and once: what is between its elements counts too."""
+        seen = set()
+        for name, value in self.arguments.items():
+            for i, tensor in enumerate(value if isinstance(value, (list, tuple)) else [value]):
+                if not isinstance(tensor, Tensor) or not tensor.numel():
+                    continue
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in seen:
+                    seen.add(storage.data_ptr())
+                    whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
+                    yield f"{name}[{i}]" if value is not tensor else name, whole
+
+
+SMALL = Heads(2, 4, 64, 64)
+
+
+def _options(layout: str = "kv", **more: Any) -> dict[str, Any]:
+    return {"state_layout": layout, "head_map": {"kv": "grouped", "vk": "tiled"}[layout], **more}
+
+
+def _prompt(heads: Heads, lengths: Iterable[int], dtype: torch.dtype, layout: str, **options: Any) -> dict[str, Any]:
+    lengths = list(lengths)
+    return {
+        **recurrence(heads, 1, sum(lengths), dtype),
+        "initial_state": state_pool(heads, len(lengths), layout),
+        "cu_seqlens": cu_seqlens(*lengths),
+        **_options(layout, **options),
+    }
+
+
+def _in_place(heads: Heads, batch: int, tokens: int, dtype: torch.dtype, layout: str, **options: Any) -> dict[str, Any]:
+    slots = batch + 2
+    indices = torch.randperm(slots)[:batch]
+    indices[0] = -1
+    return {
+        **recurrence(heads, batch, tokens, dtype),
+        "state": state_pool(heads, slots, layout),
+        "state_indices": index(*indices.tolist()),
+        "has_initial_state": torch.arange(batch) % 3 != 2,
+        **_options(layout, **options),
+    }
+
+
+def _verify(heads: Heads, batch: int, tokens: int, dtype: torch.dtype, layout: str, branches: bool) -> dict[str, Any]:
+    return {
+        **recurrence(heads, batch, tokens, dtype),
+        "state": state_pool(heads, batch, layout),
+        "state_indices": index(*torch.randperm(batch).tolist()),
+        "parents": tree(batch, tokens) if branches else None,
+        **_options(layout, qk_l2norm=True),
+    }
+
+
+def window_choice(batch: int, tokens: int, branches: bool) -> dict[str, Tensor | None]:
+    """accepted [N] (0 and T among them) and path [N, T] (branches of random trees, and one of all rows), or None."""
+    between = torch.randint(tokens + 1, (max(batch - 2, 0),)).tolist()
+    accepted = [0, *between, tokens][-batch:] if batch else []
+    if not branches:
+        return {"accepted": index(*accepted), "path": None}
+    trees = tree(batch, tokens)
+    paths = [path_to(trees[n], int(torch.randint(tokens, ()))) for n in range(batch - 1)]
+    paths.append(torch.randperm(tokens).tolist())
+    return {
+        "accepted": index(*(min(count, len(path)) for count, path in zip(accepted, paths, strict=True))),
+        "path": index(*(padded_path(path, tokens) for path in paths)),
+    }
+
+
+def _commit(heads: Heads, batch: int, tokens: int, layout: str, branches: bool) -> dict[str, Any]:
+    return {
+        "state": state_pool(heads, batch, layout),
+        **logs(heads, batch, tokens),
+        **window_choice(batch, tokens, branches),
+        "state_indices": index(*torch.randperm(batch).tolist()),
+        **_options(layout),
+    }
+
+
+def _commit_layers(layers: int, heads: Heads, batch: int, tokens: int, layout: str, branches: bool) -> dict[str, Any]:
+    calls = [_commit(heads, batch, tokens, layout, branches) for _ in range(layers)]
+    lists = {name + "s": [call.pop(name) for call in calls] for name in ("state", "k_log", "d_log", "g_log")}
+    return lists | calls[0]
+
+
+def _commit_verify(heads: Heads, batch: int, before: int, tokens: int, dtype: torch.dtype, layout: str, branches: bool):
+    return _commit(heads, batch, before, layout, branches) | _verify(heads, batch, tokens, dtype, layout, branches)
+
+
+def _convolve(channels: int, width: int, window: int, lengths: list[int], dtype: torch.dtype, state_dtype: torch.dtype):
+    return {
+        **convolution(channels, width, 1, sum(lengths), dtype),
+        "state": window_pool(channels, len(lengths) + 1, window, state_dtype),
+        "state_indices": index(*(torch.randperm(len(lengths) + 1)[: len(lengths)]).tolist()),
+        "cu_seqlens": cu_seqlens(*lengths),
+        "has_initial_state": torch.arange(len(lengths)) % 2 == 0,
+    }
+
+
+def _conv_verify(channels: int, width: int, window: int, batch: int, tokens: int, dtype: torch.dtype, branches: bool):
+    return {
+        **convolution(channels, width, batch, tokens, dtype),
+        "state": window_pool(channels, batch, window, dtype),
+        "parents": tree(batch, tokens) if branches else None,
+    }
+
+
+def _conv_commit(channels: int, window: int, batch: int, tokens: int, dtype: torch.dtype, state_dtype: torch.dtype):
+    return {
+        "state": window_pool(channels, batch, window, state_dtype),
+        "x": torch.randn(batch, tokens, channels).to(dtype),
+        **window_choice(batch, tokens, branches=True),
+    }
+
+
+def _conv_commit_layers(layers: int, **sizes: Any) -> dict[str, Any]:
+    calls = [_conv_commit(**sizes) for _ in range(layers)]
+    return {name + "s": [call.pop(name) for call in calls] for name in ("state", "x")} | calls[0]
+
+
+def _gates(rows: int, HV: int, dtype: torch.dtype, **options: Any) -> dict[str, Any]:
+    a, b = (torch.randn(2, rows, 2 * HV).to(dtype)[..., ::2] for _ in range(2))
+    return {"a": a, "b": b, "A_log": torch.rand(HV).mul(16).log(), "dt_bias": torch.randn(HV).to(dtype), **options}
+
+
+def _norm(rows: int, V: int, inputs: torch.dtype, **options: Any) -> dict[str, Any]:
+    o, z = torch.randn(rows, 2, V), torch.randn(rows, 2, V + 1)[..., :V]
+    return {"o": o.to(inputs), "z": z.to(inputs), "weight": torch.randn(V).to(inputs), **options}
+
+
+def _l2norm(K: int, dtype: torch.dtype) -> dict[str, Any]:
+    return {"q": torch.randn(3, 5, 2, K).to(dtype), "k": torch.randn(2, 7, K + 1)[..., :K].to(dtype), "eps": 1e-5}
+
+
+# One line a call: the name starts with the op's. Small enough that every test can run all of them.
+CALLS: dict[str, Callable[[], dict[str, Any]]] = {
+    "gated_delta_rule f32 kv": lambda: _prompt(SMALL, [17, 0, 5], F32, "kv"),
+    "gated_delta_rule bf16 vk": lambda: _prompt(SMALL, [9, 1], BF16, "vk", qk_l2norm=True),
+    "gated_delta_rule zeros": lambda: recurrence(Heads(1, 3, 128, 64), 2, 12, F16, gates="slow"),
+    "gated_delta_rule_ f32 vk": lambda: _in_place(SMALL, 3, 6, F32, "vk"),
+    "gated_delta_rule_ bf16 step": lambda: _in_place(Heads(1, 2, 128, 128), 3, 1, BF16, "kv", qk_l2norm=True),
+    "gated_delta_rule_verify chain": lambda: _verify(SMALL, 2, 9, BF16, "kv", False),
+    "gated_delta_rule_verify tree": lambda: _verify(SMALL, 2, 9, F32, "vk", True),
+    "gated_delta_rule_commit_ chain": lambda: _commit(SMALL, 3, 6, "kv", False),
+    "gated_delta_rule_commit_ path": lambda: _commit(SMALL, 3, 6, "vk", True),
+    "gated_delta_rule_commit_layers_ chain": lambda: _commit_layers(3, SMALL, 2, 4, "kv", False),
+    "gated_delta_rule_commit_layers_ path": lambda: _commit_layers(2, SMALL, 2, 4, "vk", True),
+    "gated_delta_rule_commit_verify_ chain": lambda: _commit_verify(SMALL, 2, 3, 5, F16, "kv", False),
+    "gated_delta_rule_commit_verify_ tree": lambda: _commit_verify(SMALL, 2, 5, 4, BF16, "vk", True),
+    "causal_conv1d f32": lambda: convolution(70, 4, 2, 40),
+    "causal_conv1d bf16 none": lambda: convolution(130, 3, 2, 9, BF16, bias=False) | {"activation": "none"},
+    "causal_conv1d_ bf16": lambda: _convolve(70, 4, 3, [9, 0, 1], BF16, BF16),
+    "causal_conv1d_ long f32 window": lambda: _convolve(70, 2, 6, [4, 0, 8], F16, F32),
+    "causal_conv1d_verify chain": lambda: _conv_verify(70, 4, 3, 2, 7, BF16, False),
+    "causal_conv1d_verify tree": lambda: _conv_verify(70, 4, 5, 2, 9, F32, True),
+    "causal_conv1d_commit_ bf16": lambda: _conv_commit(70, 3, 3, 6, BF16, BF16),
+    "causal_conv1d_commit_layers_ f32 window": lambda: _conv_commit_layers(
+        3, channels=70, window=3, batch=2, tokens=5, dtype=F16, state_dtype=F32
+    ),
+    "causal_conv1d_commit_layers_ wide": lambda: _conv_commit_layers(
+        3, channels=700, window=4, batch=2, tokens=3, dtype=BF16, state_dtype=BF16
+    ),
+    "qk_l2norm f32": lambda: _l2norm(64, F32),
+    "qk_l2norm many rows": lambda: {name: torch.randn(40, 5, 3, 64) for name in "qk"},
+    "qk_l2norm bf16": lambda: _l2norm(256, BF16),
+    "gdn_gates f32": lambda: _gates(5, 6, F32),
+    "gdn_gates bf16": lambda: _gates(3, 70, BF16, allow_neg_eigval=True),
+    "gdn_gates many rows": lambda: _gates(700, 32, F32),
+    "gated_rms_norm many rows": lambda: _norm(300, 64, F32),
+    "gated_rms_norm f32": lambda: _norm(5, 64, F32),
+    "gated_rms_norm bf16": lambda: _norm(3, 256, BF16, activation="sigmoid", dtype=F16),
+    "gdn_decode_layer_ bf16": lambda: layer(SMALL, 2, 3, slots=3) | {"state_indices": index(2, 0)},
+    "gdn_decode_layer_ f32 vk": lambda: layer(SMALL, 2, 1, F32, slots=2, layout="vk") | _options("vk"),
+    "gdn_verify_layer tree": lambda: (
+        layer(SMALL, 2, 5, slots=2, layout="vk") | _options("vk") | {"parents": tree(2, 5)}
+    ),
+}  # fmt: skip
+
+
+# Values that arithmetic treats in a way of its own.
+SPECIAL = (torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1e-40, -1e-40, 3e38, -3e38, 20.0, 89.0, -104.0)
+
+
+def _sprinkled(arguments: dict[str, Any], *names: str) -> dict[str, Any]:
+    """One element of sixteen of the named tensors is a special value."""
+    for name in names:
+        x = arguments[name]
+        special = torch.tensor(SPECIAL)[torch.randint(len(SPECIAL), x.shape)].to(x.dtype)
+        x.copy_(torch.where(torch.rand(x.shape) < 1 / 16, special, x))
+    return arguments
+
+
+def _nan_in_a_head(keys: int, values: int) -> dict[str, Any]:
+    arguments = recurrence(Heads(2, 6, keys, values), 2, 21, F32)
+    arguments["v"][0, 3, 1, 5] = torch.nan
+    arguments["g"][1, 7, 4] = torch.inf
+    return arguments
+
+
+def _gaps(dtype: torch.dtype, layout: str) -> dict[str, Any]:
+    """Bounds with a step back, an empty sequence and rows that no sequence covers; slots out of range."""
+    heads = Heads(2, 6, 128, 64)
+    return {
+        **recurrence(heads, 1, 60, dtype),
+        "state": state_pool(heads, 6, layout),
+        "state_indices": index(3, -1, 0, 9, 2),
+        "cu_seqlens": index(4, 21, 21, 30, 22, 50),
+        "has_initial_state": torch.tensor([True, True, False, True, False]),
+        **_options(layout),
+    }
+
+
+def _many_drafts(dtype: torch.dtype, layout: str, branches: bool) -> dict[str, Any]:
+    return _verify(Heads(2, 6, 128, 128), 2, 128, dtype, layout, branches)
+
+
+# More of the same, larger or with special values.
+MORE_CALLS: dict[str, Callable[[], dict[str, Any]]] = {
+    "gated_delta_rule nan in a head": lambda: _nan_in_a_head(128, 64),
+    "gated_delta_rule nan in a head, K=64": lambda: _nan_in_a_head(64, 128),
+    "gated_delta_rule_ gaps": lambda: _gaps(F32, "kv"),
+    "gated_delta_rule_ gaps bf16 vk": lambda: _gaps(BF16, "vk"),
+    "gated_delta_rule_ pieces": lambda: _in_place(Heads(2, 8, 128, 128), 4, 19, F16, "vk", qk_l2norm=True),
+    "gated_delta_rule_verify 128 in a chain": lambda: _many_drafts(BF16, "kv", False),
+    "gated_delta_rule_verify 128 in a tree": lambda: _many_drafts(F16, "vk", True),
+    "gated_delta_rule_commit_ wide": lambda: _commit(Heads(2, 6, 128, 128), 3, 16, "kv", True),
+    "gated_delta_rule_commit_layers_ wide": lambda: _commit_layers(5, Heads(2, 6, 128, 128), 2, 8, "vk", True),
+    "gated_delta_rule_commit_verify_ wide": lambda: _commit_verify(
+        Heads(2, 6, 128, 128), 2, 8, 16, BF16, "kv", True
+    ),
+    "causal_conv1d long": lambda: convolution(70, 4, 2, 4099, BF16),
+    "causal_conv1d a layer's channels": lambda: convolution(10240, 4, 1, 33, F16),
+    "causal_conv1d special values": lambda: _sprinkled(convolution(66, 4, 2, 129), "x", "weight", "bias"),
+    "causal_conv1d_ long": lambda: _convolve(130, 4, 3, [1000, 1, 257], F16, F16),
+    "causal_conv1d_ wide window": lambda: _convolve(257, 9, 9, [31, 2, 33], F32, F32),
+    "causal_conv1d_verify 128 in a tree": lambda: _conv_verify(130, 4, 3, 3, 128, F16, True),
+    "causal_conv1d_commit_ wide": lambda: _conv_commit(1030, 5, 4, 33, F32, F32),
+    "qk_l2norm f16 special values": lambda: _sprinkled(_l2norm(128, F16), "q", "k"),
+    "qk_l2norm a layer's heads": lambda: {n: torch.randn(2, 257, 16, 128).to(BF16) for n in "qk"},
+    "gdn_gates special values": lambda: _sprinkled(_gates(129, 48, F32), "a", "b", "A_log", "dt_bias"),
+    "gdn_gates f16 special values": lambda: _sprinkled(_gates(129, 48, F16), "a", "b"),
+    "gated_rms_norm special values": lambda: _sprinkled(_norm(33, 128, F32), "o", "z", "weight"),
+    "gated_rms_norm f16": lambda: _norm(257, 128, F16, eps=1e-5),
+    "gdn_decode_layer_ a layer's heads": lambda: layer(Heads(16, 48, 128, 128), 2, 2, slots=2),
+    "gdn_verify_layer a layer's heads": lambda: layer(Heads(16, 32, 128, 128), 2, 8, F16, slots=2),
+}  # fmt: skip
+
+
+def call(name: str) -> Call:
+    """A fresh call of CALLS or MORE_CALLS."""
+    return Call(name.split()[0], (CALLS | MORE_CALLS)[name]())
+
+
+# Lengths around the sizes of stages, chunks and warps.
+TOKENS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 257, 1000, 4099)
+SHORT_TOKENS = 64  # up to here every number of value heads a key head
+GROUPS, LONG_GROUPS = (1, 2, 3, 4, 8), (2, 3)
+DIMS, LAYOUTS, HEAD_MAPS = (64, 128, 256), ("kv", "vk"), ("grouped", "tiled")
+LAYERS = (Heads(16, 48, 128, 128), Heads(16, 32, 128, 128), Heads(2, 8, 128, 128))
+
+
+class Prompt(NamedTuple):
+    """A row of the table of prompts: gated_delta_rule from a state that is not zero."""
+
+    tokens: int
+    heads: Heads
+    dtype: torch.dtype
+    layout: str = "kv"
+    head_map: str = "grouped"
+    qk_l2norm: bool = True
+    sequences: int = 1
+
+    def __str__(self) -> str:
+        (H, HV, K, V), dtype = self.heads, str(self.dtype).removeprefix("torch.")
+        shape = f"T={self.tokens} N={self.sequences} H={H} HV={HV} K={K} V={V}"
+        return f"{shape} {dtype} {self.layout} {self.head_map}{' l2norm' if self.qk_l2norm else ''}"
+
+    def call(self) -> Call:
+        arguments = recurrence(self.heads, self.sequences, self.tokens, self.dtype, gates="slow")
+        return Call(
+            "gated_delta_rule",
+            {
+                **arguments,
+                "initial_state": state_pool(self.heads, self.sequences, self.layout),
+                "state_layout": self.layout,
+                "head_map": self.head_map,
+                "qk_l2norm": self.qk_l2norm,
+            },
+        )
+
+
+def prompts(tokens: Sequence[int] = TOKENS) -> Iterator[Prompt]:
+    """Every length with every number of value heads a key head where it is short, and with two where it is long; in
+    turn each K, V, dtype, layout and head map, so that any two values of any two of them meet. Then whole layers.
+    """
+    for i, T in enumerate(tokens):
+        for j, group in enumerate(GROUPS):
+            if T <= SHORT_TOKENS:
+                heads = Heads(2, 2 * group, DIMS[(i + j) % 3], DIMS[(i + 2 * j) % 3])
+                layout, head_map = LAYOUTS[(i + j) % 2], HEAD_MAPS[(i + j // 2) % 2]
+                qk_l2norm, sequences = (i // 2 + j) % 2 == 0, 1 + (i // 4 + j) % 2
+                yield Prompt(T, heads, DTYPES[(i // 3 + j) % 3], layout, head_map, qk_l2norm, sequences)
+            elif group in LONG_GROUPS:
+                heads = Heads(1, group, 128, DIMS[(i + j) % 2])
+                yield Prompt(T, heads, DTYPES[(i + j) % 3], LAYOUTS[(i + j) % 2])
+    for heads in LAYERS:
+        yield Prompt(min(tokens[0], SHORT_TOKENS), heads, BF16)
