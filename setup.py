@@ -43,9 +43,7 @@ CXX_FLAGS = [
     *(f"-isystem{path}" for path in cpp_extension.include_paths()),
 ]
 NVCC_FLAGS = [
-    "-O3",
-    "-std=c++17",
-    "-fmad=false",
+    *cuda_toolkit.MACHINE_CODE_FLAGS,
     "-Xfatbin=-compress-all",
     *(f"-Xcompiler={flag}" for flag in [*NUMERICS, "-fvisibility=hidden", "-Wall", "-Wextra", *PATHS]),
 ]

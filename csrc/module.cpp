@@ -158,7 +158,8 @@ Ref decide(PyObject* arguments) {
   long long hv = 0;
   long long k = 0;
   long long v = 0;
-  parse(arguments, "ssisLLLLLLsO", &op, &arch, &sms, &dtype, &tokens, &n, &h, &hv, &k, &v, &precision, &env);
+  int tree = 0;
+  parse(arguments, "ssisLLLLLLspO", &op, &arch, &sms, &dtype, &tokens, &n, &h, &hv, &k, &v, &precision, &tree, &env);
   policy::Request request;
   request.op = policy::parse_op(op);
   request.dtype = to_enum<DType>("dtype", dtype, kDTypes);
@@ -169,6 +170,7 @@ Ref decide(PyObject* arguments) {
   request.value_heads = hv;
   request.key_dim = k;
   request.value_dim = v;
+  request.tree = tree != 0;
 
   const policy::Overrides overrides = to_overrides(env);
   policy::Device device = to_device(arch, overrides);
@@ -186,6 +188,11 @@ Ref decide(PyObject* arguments) {
     if (value == 0) continue;
     const Ref number = text(std::to_string(value));
     if (PyDict_SetItemString(config.get(), key, number.get()) != 0) throw PythonError{};
+  }
+  for (const auto& [key, on] : {std::pair("pipelined", decision.pipelined), std::pair("batched", decision.batched)}) {
+    if (on) continue;
+    const Ref off = text("0");
+    if (PyDict_SetItemString(config.get(), key, off.get()) != 0) throw PythonError{};
   }
   const Ref rejected_rows = new_list();
   for (const auto& r : rejected) append(rejected_rows, tuple(text(r.kernel), text(r.reason)));

@@ -41,7 +41,8 @@ class Decision:
     Attributes:
         kernel: the registry id, which is also the kernel's file name.
         config: what the kernel is launched with; on the CPU `{"isa": "avx512" | "avx2" | "baseline"}`, for the CUDA
-            recurrences the value heads a thread and the value columns a block.
+            kernels on states the value columns a block and, for a prompt, the value heads a thread; `pipelined` and
+            `batched` are there where a switch turned them off.
         reason: a sentence.
         rejected: (kernel, reason) of each candidate that came before the chosen one.
     """
@@ -116,6 +117,7 @@ def decide(
     k: int = 128,
     v: int = 128,
     precision: str = "auto",
+    tree: bool = False,
     env: Mapping[str, int | str] | None = None,
 ) -> Decision:
     """The registry's decision for a call, without making it and without the device.
@@ -134,6 +136,7 @@ def decide(
         k: the key dimension K.
         v: the value dimension V.
         precision: "auto", "exact", "fp32" or "fast".
+        tree: a verify with parents.
         env: exactly these switches, instead of the environment and the overrides in force.
 
     Raises:
@@ -148,7 +151,7 @@ def decide(
     if hv % h:
         raise ValueError(f"decide: hv must be a multiple of h={h}; got {hv}")
     kernel, config, reason, rejected = _C.decide(
-        op, arch, sms or 0, str(dtype).removeprefix("torch."), tokens, n, h, hv, k, v, precision, _environment(env)
+        op, arch, sms or 0, str(dtype).removeprefix("torch."), tokens, n, h, hv, k, v, precision, tree, _environment(env)
     )
     return Decision(kernel, config, reason, tuple(rejected))
 

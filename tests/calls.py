@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import torch
+from cases import BF16, F32, Heads, recurrence, state_pool
+from cases import layer as random_layer
+from cases import logs as random_logs
 from torch import Tensor
 
 from strata_gdn import ops
 
-N, T, H, HV, K, V, W, S = 2, 3, 2, 4, 64, 128, 4, 3
-C = 2 * H * K + HV * V
+HEADS = Heads(H=2, HV=4, K=64, V=128)
+H, HV, K, V = HEADS
+N, T, W, S = 2, 3, 4, 3
+C = HEADS.channels
 
 
 def f32(*shape: int) -> Tensor:
@@ -24,39 +29,19 @@ def i64(*values) -> Tensor:
 
 
 def heads(B: int = N, tokens: int = T) -> dict[str, Tensor]:
-    return {
-        "q": bf16(B, tokens, H, K),
-        "k": bf16(B, tokens, H, K),
-        "v": bf16(B, tokens, HV, V),
-        "g": -f32(B, tokens, HV).abs(),
-        "beta": f32(B, tokens, HV).sigmoid(),
-    }
+    return {name: x.contiguous() for name, x in recurrence(HEADS, B, tokens, BF16, beta_dtype=F32).items()}
 
 
 def logs() -> dict[str, Tensor]:
-    return {"k_log": f32(N, T, H, K), "d_log": f32(N, T, HV, V), "g_log": -f32(N, T, HV).abs()}
+    return random_logs(HEADS, N, T)
 
 
 def state() -> Tensor:
-    return f32(S, HV, K, V)
+    return state_pool(HEADS, S, gap=False)
 
 
 def layer() -> dict[str, Tensor]:
-    return {
-        "qkv": bf16(N, T, C),
-        "z": bf16(N, T, HV, V),
-        "a": f32(N, T, HV),
-        "b": f32(N, T, HV),
-        "conv_weight": f32(C, W),
-        "conv_bias": f32(C),
-        "A_log": f32(HV),
-        "dt_bias": f32(HV),
-        "norm_weight": f32(V),
-        "conv_state": bf16(S, C, W - 1),
-        "state": state(),
-        "state_indices": i64(2, 0),
-        "num_key_heads": H,
-    }
+    return {**random_layer(HEADS, N, T, BF16, width=W, slots=S), "state_indices": i64(2, 0)}
 
 
 def _layers() -> dict:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from strata_gdn.parity_compare import BITS, difference_in_bits
-
-
-def _coordinate(flat_index: int, shape: torch.Size) -> list[int]:
-    return [int(i) for i in torch.unravel_index(torch.tensor(flat_index), shape)]
+from strata_gdn.parity.compare import BITS, difference_in_bits, distance, largest_value
 
 
 def _same_kind(actual: Tensor, expected: Tensor, name: str) -> None:
@@ -41,24 +37,20 @@ def assert_close_to_float64(actual: Tensor, reference: Tensor, bound: float, nam
     assert actual.shape == reference.shape, f"{name}: shape {list(actual.shape)}, expected {list(reference.shape)}"
     if not actual.numel():
         return
-    wide, finite = actual.double(), reference.isfinite()
-    largest = reference[finite].abs().max().item() if finite.any() else 0.0
-    alike = (wide == reference) | (wide.isnan() & reference.isnan())
-    distance = (wide - reference).abs().masked_fill(alike, 0.0).nan_to_num(nan=torch.inf, posinf=torch.inf)
-    worst = int(distance.flatten().argmax())
-    if distance.flatten()[worst].item() > bound * largest:
-        a, e = wide.flatten()[worst].item(), reference.flatten()[worst].item()
+    largest = largest_value(reference)
+    found = distance(actual, reference, torch.tensor(bound * largest))
+    if not found.within:
+        a, e = actual[found.at].item(), reference[found.at].item()
         raise AssertionError(
             f"{name}: the largest difference, {abs(a - e):.3e}, is above {bound:.3e} times the largest value "
-            f"{largest:.3e}; at {_coordinate(worst, actual.shape)}: {a!r} ({float(a).hex()}), expected {e!r} "
-            f"({float(e).hex()})"
+            f"{largest:.3e}; at {list(found.at)}: {a!r} ({float(a).hex()}), expected {e!r} ({float(e).hex()})"
         )
 
 
 def assert_bound_can_fail(actual: Tensor, reference: Tensor, bound: float) -> None:
     """The negative control of a bound: one element, pushed 2.5 bounds further away, must be found."""
     candidates = reference.isfinite().flatten().nonzero().flatten()
-    largest = reference.flatten()[candidates].abs().max().item() if len(candidates) else 0.0
+    largest = largest_value(reference)
     assert largest > 0.0, "no element can be pushed: the reference is zero or not finite everywhere"
     at = candidates[torch.randint(len(candidates), ())]
     pushed = actual.double().flatten().clone()

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import torch.utils.deterministic
+
+from strata_gdn.parity.check import poisoned_memory
 
 # Deterministic mode on a GPU asks cuBLAS for this, before it is first used.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -25,12 +26,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 @pytest.fixture(autouse=True)
 def _random_inputs_and_poisoned_memory(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.manual_seed(zlib.crc32(request.node.nodeid.encode()) + request.config.getoption("seed"))
-    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    yield
-    torch.use_deterministic_algorithms(before[0])
-    torch.utils.deterministic.fill_uninitialized_memory = before[1]
+    with poisoned_memory():
+        yield
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import torch
 
 pytest.importorskip("transformers", reason="the benchmark's peer is the optional transformers package")
 
-from strata_gdn import _devices, bench, bench_cpu, ops, registry
+from strata_gdn import _devices, bench, ops, registry
+from strata_gdn.bench import cpu
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -43,7 +44,7 @@ def test_table_and_record(tmp_path, capsys):
         assert line.endswith(result["kernel"])
         assert f"{result['ratio']:.1f}x" in line
         assert result["kernel"] in {row.kernel for row in registry.kernels() if row.op == result["op"].rstrip("_")}
-        samples = 1 if result["tokens"] == 70 else bench_cpu.STEP_TURN_CALLS
+        samples = 1 if result["tokens"] == 70 else cpu.STEP_TURN_CALLS
         assert len(result["ours_seconds"]) == len(result["theirs_seconds"]) == samples
         assert min(result["ours_seconds"] + result["theirs_seconds"]) > 0
         assert result["ratio"] == median(result["theirs_seconds"]) / median(result["ours_seconds"])
@@ -69,10 +70,10 @@ def test_a_wrong_result_fails(monkeypatch, capsys):
 
 def test_a_call_that_no_kernel_served_is_not_a_measurement():
     result = torch.arange(3.0)
-    case = bench_cpu.Case("prompt, nothing", "gdn_gates", 70, torch.float32, lambda: result, lambda: result)
+    case = cpu.Case("prompt, nothing", "gdn_gates", 70, torch.float32, lambda: result, lambda: result)
     expected = r"prompt, nothing: expected one kernel to serve 2 calls of gdn_gates; served: {}"
     with pytest.raises(RuntimeError, match=expected):
-        bench_cpu._measure(case, 1)
+        cpu._measure(case, 1)
 
 
 def test_only_the_cases_asked_for(tmp_path):

@@ -12,10 +12,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from strata_gdn import bench_cases, bench_cuda, bench_peers, bench_record, ops, registry
-from strata_gdn import bench_roofline as roofline
-from strata_gdn.bench_cases import Arm, Calls, Case, Peer
-from strata_gdn.bench_common import launches
+from strata_gdn import ops, registry
+from strata_gdn._launches import launches
+from strata_gdn.bench import cases, cuda, peers, roofline
+from strata_gdn.bench.arms import left_out
+from strata_gdn.bench.cases import CASES, Arm, Calls, Case, Peer
+from strata_gdn.bench.graphs import SAMPLES, time_graph
+from strata_gdn.bench.rates import measure_rates
+from strata_gdn.bench.record import read
+from strata_gdn.bench.report import report
 
 # A card on which the arithmetic can be followed by hand: 4 TB/s, 100 multiprocessors of 128 lanes at 2 GHz.
 RATES = roofline.Rates(
@@ -87,9 +92,9 @@ def test_lanes():
 
 def test_every_kernel_of_the_table_is_the_registrys():
     """What an arm asks for on an H200 is what the registry decides there; a kernel without an arm is not timed."""
-    arms = [(case, arm) for case in bench_cases.CASES for arm in case.arms]
+    arms = [(case, arm) for case in CASES for arm in case.arms]
     for case, arm in arms:
-        assert bench_cuda.left_out(case, arm, "sm_90", 132) is None
+        assert left_out(case, arm, "sm_90", 132) is None
         decision = registry.decide(
             case.op, arch="sm_90", sms=132, tokens=case.tokens, n=case.sequences, h=case.key_heads,
             hv=case.value_heads, env=arm.switches,
@@ -100,10 +105,10 @@ def test_every_kernel_of_the_table_is_the_registrys():
 
 
 def test_an_arm_that_the_card_lacks_is_left_out_with_the_reason():
-    case = bench_cases.CASES[0]
+    case = CASES[0]
     columns, keyhead = case.arms
-    assert bench_cuda.left_out(case, columns, "sm_75", 40) is None
-    assert "sm_80" in bench_cuda.left_out(case, keyhead, "sm_75", 40)
+    assert left_out(case, columns, "sm_75", 40) is None
+    assert "sm_80" in left_out(case, keyhead, "sm_75", 40)
 
 
 # A token's bytes at H=16, HV=48, and those of a call besides; by hand.
@@ -115,11 +120,11 @@ MOVED = {
 }
 
 
-@pytest.mark.parametrize("case", bench_cases.CASES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_cases_can_be_called(case, monkeypatch):
     """On the CPU, with few tokens: the op is the case's, and the peer of a pointwise op moves what it says."""
-    monkeypatch.setattr(bench_cases, "DEVICE", "cpu")
-    monkeypatch.setattr(bench_peers, "fla", lambda: None)
+    monkeypatch.setattr(cases, "DEVICE", "cpu")
+    monkeypatch.setattr(peers, "fla", lambda: None)
     case = replace(case, tokens=3)
     calls = case.make(case)
     with launches() as served:
@@ -142,7 +147,7 @@ def timer(call) -> list[float]:
     """Calls as often as a graph is made of and gives 30 samples; those of a peer are longer."""
     seconds = PEER_SECONDS if call() is None else SAMPLE_SECONDS
     call()
-    return [seconds] * bench_cuda.SAMPLES
+    return [seconds] * SAMPLES
 
 
 def gates_case(kernel: str, *, repeats: int = 1, call=None) -> Case:
@@ -157,8 +162,8 @@ def gates_case(kernel: str, *, repeats: int = 1, call=None) -> Case:
 
 
 def time_cases(cases, file=None):
-    record = bench_cuda.new_record(["python"], torch.device("cpu"), RATES)
-    return bench_cuda.time_cases(cases, record, RATES, registry.cpu_arch(), timer, file), record
+    record = cuda.new_record(["python"], torch.device("cpu"), RATES)
+    return cuda.time_cases(cases, record, RATES, registry.cpu_arch(), timer, file), record
 
 
 def test_the_kernel_that_served_is_the_one_that_was_asked_for():
@@ -198,7 +203,7 @@ def test_repeats_share_a_replay():
 def test_record(tmp_path):
     file = tmp_path / "cuda.json"
     time_cases([gates_case("gates_cpu"), gates_case("gdn_gates")], file)
-    record = bench_record.read(file)
+    record = read(file)
     (result,) = record["results"]
     assert result["seconds"] == [SAMPLE_SECONDS] * 30
     assert result["peer_samples"] == [PEER_SECONDS] * 30
@@ -229,30 +234,30 @@ def test_a_stopped_run_leaves_what_it_has(tmp_path):
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_report(installed, monkeypatch):
-    monkeypatch.setattr(bench_peers, "fla", lambda: bench_peers if installed else None)
+    monkeypatch.setattr(peers, "fla", lambda: peers if installed else None)
     results, record = time_cases([gates_case("gates_cpu")])
     record["left_out"] = [{"case": "a prompt", "kernel": "rec_keyhead", "reason": "needs sm_80"}]
-    head, table, left_out, last = bench_cuda.report(results, record).split("\n\n")
+    head, table, missing, last = report(results, record).split("\n\n")
     assert "copy 4.00 TB/s; 100 multiprocessors x 128 lanes x 2.00 GHz = 25.6 TFMA/s, of which" in head
     assert "reaches 50%" in head
     cells = table.splitlines()[1].split()
     assert cells[4:] == ["1", "gates_cpu", "2.0", "0.0156", "fla", "8.0", "0.25", "50%", "of", "memory", "yes"]
-    assert left_out == "a prompt: no rec_keyhead: needs sm_80"
+    assert missing == "a prompt: no rec_keyhead: needs sm_80"
     if installed:  # 15.6 us beside fla's 52.1 elsewhere; fla takes 8 us here
         assert last.startswith("QUOTED, not measured in this run; from one NVIDIA H200")
         assert last.splitlines()[-1].split()[-3:] == ["0.6.9", "0.30", "2.4"]
     else:
-        assert last == bench_peers.FLA_INSTALL
+        assert last == peers.FLA_INSTALL
         assert "pip download --no-deps --dest wheels flash-linear-attention fla-core" in last
 
 
 def test_quoted_ratios():
     """Best peer over fla, as the source gives them with two digits."""
-    ratios = [round(quote.ratio, 2) for quote in bench_peers.QUOTES]
+    ratios = [round(quote.ratio, 2) for quote in peers.QUOTES]
     assert ratios == [0.30, 0.41, 0.44, 0.43, 0.37, 0.32, 0.52, 0.57, 0.41, 0.33]
-    names = {(case.name, case.tokens) for case in bench_cases.CASES}
-    assert {(quote.case, quote.tokens) for quote in bench_peers.QUOTES} <= names
-    assert all(set(row) == {"case", "tokens", "peer", "over_fla"} for row in bench_peers.quoted()["rows"])
+    names = {(case.name, case.tokens) for case in CASES}
+    assert {(quote.case, quote.tokens) for quote in peers.QUOTES} <= names
+    assert all(set(row) == {"case", "tokens", "peer", "over_fla"} for row in peers.quoted()["rows"])
 
 
 # On a GPU
@@ -264,16 +269,16 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 @pytest.mark.xdist_group("cuda")
 def test_a_graph_is_timed():
     x = torch.zeros(1 << 28, device="cuda")
-    samples = bench_cuda.time_graph(lambda: x.add_(1))
-    assert len(samples) == bench_cuda.SAMPLES
+    samples = time_graph(lambda: x.add_(1))
+    assert len(samples) == SAMPLES
     assert min(samples) > 100e-6  # 2 GiB moved: faster than 20 TB/s, which no card is
-    assert x[0] == 2 + 1 + bench_cuda.SAMPLES  # two calls before the capture, then replays
+    assert x[0] == 2 + 1 + SAMPLES  # two calls before the capture, then replays
 
 
 @needs_gpu
 @pytest.mark.xdist_group("cuda")
 def test_rates_of_this_card():
-    rates = bench_cuda.measure_rates(torch.device("cuda"), lambda call: bench_cuda.time_graph(call, 3))
+    rates = measure_rates(torch.device("cuda"), lambda call: time_graph(call, 3))
     assert 5e10 < rates.copy_bytes_per_second < 2e13
     assert 3e8 < rates.clock_hz < 4e9
     assert 0.2 < rates.matmul_fma_per_second / rates.fma_per_second <= 1.02

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-import strata_gdn
-from strata_gdn import __main__, bench_common
+from strata_gdn import __main__, bench
+from strata_gdn.bench.common import MissingExtra
 
 WRONG = {
     "--tokens 0": "--tokens must be at least 1; got 0",
@@ -40,18 +40,18 @@ def test_a_case_that_does_not_exist(capsys):
 
 def test_without_matplotlib(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
-    monkeypatch.delitem(sys.modules, "strata_gdn.bench_plot", raising=False)
-    monkeypatch.delattr(strata_gdn, "bench_plot", raising=False)
+    monkeypatch.delitem(sys.modules, "strata_gdn.bench.plot", raising=False)
+    monkeypatch.delattr(bench, "plot", raising=False)
     assert __main__.main(["bench", "--from", "record.json", "--plot", str(tmp_path / "x.png")]) == 2
     expected = "strata_gdn: a plot needs matplotlib; install it with `pip install .[bench]`\n"
     assert capsys.readouterr().err == expected
-    with pytest.raises(bench_common.MissingExtra):
-        __import__("strata_gdn.bench_plot")
+    with pytest.raises(MissingExtra):
+        __import__("strata_gdn.bench.plot")
 
 
 def test_without_transformers(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "transformers.models.qwen3_next", None)
-    monkeypatch.delitem(sys.modules, "strata_gdn.bench_cpu", raising=False)
+    monkeypatch.delitem(sys.modules, "strata_gdn.bench.cpu", raising=False)
     assert __main__.main(["bench"]) == 2
     expected = "the benchmark's peer is Transformers' fallback; install it with `pip install .[transformers]`"
     assert capsys.readouterr().err == f"strata_gdn: {expected}\n"

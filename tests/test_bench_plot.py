@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from strata_gdn import __main__, bench_peers, bench_record
-from strata_gdn.bench_common import BenchError
+from strata_gdn import __main__
+from strata_gdn.bench.common import UsageError
+from strata_gdn.bench.peers import QUOTES
+from strata_gdn.bench.record import RESULT_KEYS, read
 
 SHIPPED = Path(__file__).resolve().parent.parent / "benchmarks" / "prompt_h200.json"
 
@@ -53,7 +55,7 @@ def write(folder: Path, content: Any) -> Path:
 
 
 def test_the_shipped_record_is_readable():
-    assert len(bench_record.read(SHIPPED)["results"]) > 30
+    assert len(read(SHIPPED)["results"]) > 30
 
 
 def without(key: str) -> dict[str, Any]:
@@ -68,7 +70,7 @@ BROKEN = {
     "no results": ({"environment": {}}, "the record has no 'results'; it has environment"),
     "no device": (record() | {"environment": {"arch": "sm_90"}}, "environment has no 'device'; it has arch"),
     "results is no list": (record() | {"results": 3}, "results must be a list; got int"),
-    **{key: (without(key), f"results[1] has no '{key}'; it has ") for key in bench_record.RESULT_KEYS},
+    **{key: (without(key), f"results[1] has no '{key}'; it has ") for key in RESULT_KEYS},
 }
 
 
@@ -76,39 +78,39 @@ BROKEN = {
 def test_broken_records(name, tmp_path):
     content, message = BROKEN[name]
     file = write(tmp_path, content)
-    with pytest.raises(BenchError) as error:
-        bench_record.read(file)
+    with pytest.raises(UsageError) as error:
+        read(file)
     assert str(file) in str(error.value)
     assert message in str(error.value)
 
 
 def test_no_such_record(tmp_path):
-    with pytest.raises(BenchError, match=r"cannot read .*none\.json: No such file or directory"):
-        bench_record.read(tmp_path / "none.json")
+    with pytest.raises(UsageError, match=r"cannot read .*none\.json: No such file or directory"):
+        read(tmp_path / "none.json")
 
 
 # Drawing
 
 
 @pytest.fixture
-def bench_plot():
+def plot():
     pytest.importorskip("matplotlib", reason="plots need the optional matplotlib package")
-    from strata_gdn import bench_plot
+    from strata_gdn.bench import plot
 
-    return bench_plot
+    return plot
 
 
 @pytest.fixture
-def figures(bench_plot, monkeypatch) -> list[Any]:
+def figures(plot, monkeypatch) -> list[Any]:
     """The figures that are drawn."""
     made = []
-    figure = bench_plot.Figure
+    figure = plot.Figure
 
     def remember(*args: Any, **options: Any) -> Any:
         made.append(figure(*args, **options))
         return made[-1]
 
-    monkeypatch.setattr(bench_plot, "Figure", remember)
+    monkeypatch.setattr(plot, "Figure", remember)
     return made
 
 
@@ -118,16 +120,16 @@ def lines(axes: Any) -> dict[str, list[tuple[float, float]]]:
     return {line.get_label(): list(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in named}
 
 
-def test_what_is_drawn(bench_plot, figures, tmp_path):
+def test_what_is_drawn(plot, figures, tmp_path):
     file = tmp_path / "plot.png"
-    bench_plot.draw(record(), file)
+    plot.draw(record(), file)
     assert file.read_bytes().startswith(b"\x89PNG")
     (figure,) = figures
     (axes,) = figure.axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("HV=48, H=16", "tokens", "time, µs a token")
     drawn = {label: [(x, pytest.approx(y)) for x, y in points] for label, points in lines(axes).items()}
-    quoted = {quote.tokens: quote.ratio for quote in bench_peers.QUOTES if quote.case == "prompt HV=48 H=16"}
+    quoted = {quote.tokens: quote.ratio for quote in QUOTES if quote.case == "prompt HV=48 H=16"}
     assert drawn == {
         "fast": [(128, 0.5), (512, 100 / 512)],
         "slow": [(128, 1.0), (512, 400 / 512)],
@@ -146,20 +148,20 @@ def test_what_is_drawn(bench_plot, figures, tmp_path):
         assert part in footer
 
 
-def test_without_a_peer_nothing_is_quoted(bench_plot, figures, tmp_path):
+def test_without_a_peer_nothing_is_quoted(plot, figures, tmp_path):
     made = record()
     for one in made["results"]:
         one["peer_seconds"] = None
-    bench_plot.draw(made, tmp_path / "plot.png")
+    plot.draw(made, tmp_path / "plot.png")
     assert set(lines(figures[0].axes[0])) == {"fast", "slow", "limit of the exact order on this card"}
 
 
-def test_a_panel_a_head_count(bench_plot, figures, tmp_path):
+def test_a_panel_a_head_count(plot, figures, tmp_path):
     assert __main__.main(["bench", "--from", str(SHIPPED), "--plot", str(tmp_path / "plot.png")]) == 0
     assert [axes.get_title() for axes in figures[0].axes] == ["HV=48, H=16", "HV=32, H=16", "HV=8, H=2"]
 
 
-def test_nothing_to_draw(bench_plot, tmp_path, capsys):
+def test_nothing_to_draw(plot, tmp_path, capsys):
     made = record()
     made["results"] = made["results"][4:]
     file = write(tmp_path, made)

@@ -82,7 +82,7 @@ def test_wheel_metadata(wheel: Path) -> None:
     assert fields["Requires-Python"] == ">=3.10"
     required = [name for name in fields.get_all("Requires-Dist", []) if "extra ==" not in name]
     assert required == ["torch>=2.11"]
-    assert set(fields.get_all("Provides-Extra", [])) == {"transformers", "test", "dev"}
+    assert set(fields.get_all("Provides-Extra", [])) == {"transformers", "bench", "test", "dev"}
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from itertools import combinations
 from typing import Any
@@ -12,14 +13,18 @@ import torch
 from torch import Tensor
 
 from strata_gdn import __main__ as command_line
-from strata_gdn import parity, parity_bound, parity_calls, reference, registry
-from strata_gdn.parity_calls import Prompt
-from strata_gdn.parity_compare import difference_in_bits, distance
-from strata_gdn.parity_inputs import BF16, F16, F32, Heads
+from strata_gdn import parity, reference, registry
+from strata_gdn.bench import cases
+from strata_gdn.bench.cases import Arm, Case
+from strata_gdn.parity import bound, calls, check, prompts, turns
+from strata_gdn.parity.compare import difference_in_bits, distance
+from strata_gdn.parity.inputs import BF16, F16, F32, Heads
+from strata_gdn.parity.kernels import GPU_SWITCHES, ISAS, choices, shape_of
+from strata_gdn.parity.prompts import Prompt
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 GATES = "gdn_gates f32"
-ISAS = parity.ISAS[: parity.ISAS.index(registry.cpu_arch().removeprefix("cpu-")) + 1]
+OWN_ISAS = ISAS[: ISAS.index(registry.cpu_arch().removeprefix("cpu-")) + 1]
 
 
 def run(*arguments: str) -> int:
@@ -35,10 +40,10 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """The table is one call."""
 
     def keep(name: str) -> None:
-        made = (parity_calls.CALLS | parity_calls.MORE_CALLS)[name]
-        monkeypatch.setattr(parity, "CALLS", {name: made})
-        monkeypatch.setattr(parity, "MORE_CALLS", {})
-        monkeypatch.setattr(parity, "prompts", lambda tokens: [])
+        made = (calls.CALLS | calls.MORE_CALLS)[name]
+        monkeypatch.setattr(check, "CALLS", {name: made})
+        monkeypatch.setattr(check, "MORE_CALLS", {})
+        monkeypatch.setattr(check, "prompts", lambda tokens: [])
 
     return keep
 
@@ -48,12 +53,12 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[..., None]
     """`plant(op, f)`: the first call after the plain one ends with f(results, arguments)."""
 
     def plant(op: str, wrong: Callable[[Any, dict[str, Any]], None]) -> None:
-        own, calls = getattr(torch.ops.strata_gdn, op), []
+        own, made = getattr(torch.ops.strata_gdn, op), []
 
         def faulty(**arguments: Any) -> Any:
             results = own(**arguments)
-            calls.append(op)
-            if len(calls) == 2:
+            made.append(op)
+            if len(made) == 2:
                 wrong(results, arguments)
             return results
 
@@ -79,14 +84,14 @@ def test_every_op(op: str, capsys: pytest.CaptureFixture[str], tmp_path: Any) ->
     assert record["checks"] == sum(row["checks"] for row in record["rows"])
     assert {row["op"] for row in record["rows"]} == {op}
     assert [row["case"] for row in record["rows"]][-1] == "every kernel is reached"
-    assert {row["config"].get("isa") for row in record["rows"]} == {*ISAS, None}
+    assert {row["config"].get("isa") for row in record["rows"]} == {*OWN_ISAS, None}
 
 
 def test_prompts_are_held_against_float64(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     file = tmp_path / "parity.json"
     assert run("--op", "gated_delta_rule", "--tokens", "9", "65", "--json", str(file)) == 0
     rows = [row for row in json.loads(file.read_text())["rows"] if row["case"].startswith("T=")]
-    assert len(rows) == len(list(parity_calls.prompts((9, 65)))) * len(ISAS)
+    assert len(rows) == len(list(prompts.prompts((9, 65)))) * len(OWN_ISAS)
     table = capsys.readouterr().out
     for row in rows:
         assert set(row["distances"]) == {"o", "state"}
@@ -99,20 +104,20 @@ def test_prompts_are_held_against_float64(capsys: pytest.CaptureFixture[str], tm
 def test_any_two_values_of_two_columns_meet() -> None:
     table = [
         {"group": p.heads.HV // p.heads.H, "K": p.heads.K, "V": p.heads.V} | p._asdict()
-        for p in parity_calls.prompts()
-        if p.tokens <= parity_calls.SHORT_TOKENS
+        for p in prompts.prompts()
+        if p.tokens <= prompts.SHORT_TOKENS
     ]
     columns = [name for name in table[0] if name != "heads"]
     for a, b in combinations(columns, 2):
         together = {(row[a], row[b]) for row in table}
         assert len(together) == len({row[a] for row in table}) * len({row[b] for row in table}), f"{a} and {b}"
-    every = [p.tokens for p in parity_calls.prompts()]
-    assert set(every) == set(parity_calls.TOKENS)
-    assert {p.heads.HV // p.heads.H for p in parity_calls.prompts() if p.tokens > 64} == set(parity_calls.LONG_GROUPS)
+    every = [p.tokens for p in prompts.prompts()]
+    assert set(every) == set(prompts.TOKENS)
+    assert {p.heads.HV // p.heads.H for p in prompts.prompts() if p.tokens > 64} == set(prompts.LONG_GROUPS)
 
 
 def test_memory_is_poisoned() -> None:
-    with parity.poisoned_memory():
+    with check.poisoned_memory():
         assert torch.empty(3).isnan().all()
 
 
@@ -126,7 +131,7 @@ def test_one_flipped_bit(only: Any, fault: Any, capsys: pytest.CaptureFixture[st
     out, err = capsys.readouterr()
     assert out.splitlines()[-1].endswith(" checks, 1 failures")
     assert err.startswith(
-        f"strata_gdn: gdn_gates: f32, gates_cpu (isa {ISAS[0]}): result 1: 1 of 60 elements differ in bits;"
+        f"strata_gdn: gdn_gates: f32, gates_cpu (isa {OWN_ISAS[0]}): result 1: 1 of 60 elements differ in bits;"
     )
     assert "the worst at [1, 2, 3]: 0." in err
 
@@ -169,7 +174,7 @@ def test_another_kernel_than_the_one_asked_for(
     monkeypatch.setattr(torch.ops.strata_gdn, "gdn_gates", faulty)
     assert run("--op", "gdn_gates") == 1
     out, err = capsys.readouterr()
-    assert out.splitlines()[-1].endswith(f" checks, {len(ISAS)} failures")
+    assert out.splitlines()[-1].endswith(f" checks, {len(OWN_ISAS)} failures")
     assert err.splitlines()[0].endswith("asked for gates_cpu; served: {}")
 
 
@@ -178,11 +183,11 @@ def test_a_kernel_that_no_call_reaches(only: Any, capsys: pytest.CaptureFixture[
     assert run("--op", "qk_l2norm") == 1
     out, err = capsys.readouterr()
     assert out.splitlines()[-1] == "1 checks, 1 failures"
-    assert "no call reached l2norm_cpu {'GDN_CPU_ISA': 'baseline'}" in err
+    assert f"no call reached {', '.join(f'l2norm_cpu for {isa}' for isa in OWN_ISAS)}\n" in err
 
 
 def test_nothing_checked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(parity, "_asked", lambda *_, **__: [])
+    monkeypatch.setattr(check, "asked", lambda *_, **__: [])
     assert run("--op", "gdn_gates") == 1
     assert capsys.readouterr().out.splitlines()[1:] == ["", "gdn_gates", f"  no kernel on {registry.cpu_arch()}", "",
                                                         "0 checks, 0 failures"]  # fmt: skip
@@ -191,15 +196,15 @@ def test_nothing_checked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def test_a_prompt_outside_its_bound(
     only: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = parity_bound.prompt
+    own = bound.prompt
     one = Prompt(5, Heads(1, 2, 64, 64), F32)
     only("gated_delta_rule f32 kv")
-    monkeypatch.setattr(parity, "prompts", lambda tokens: [one])
-    monkeypatch.setattr(parity_bound, "prompt", lambda *arguments: tuple(b / 1e4 for b in own(*arguments)))
+    monkeypatch.setattr(check, "prompts", lambda tokens: [one])
+    monkeypatch.setattr(bound, "prompt", lambda *arguments: tuple(b / 1e4 for b in own(*arguments)))
     assert run("--op", "gated_delta_rule") == 1
     out, err = capsys.readouterr()
-    assert out.splitlines()[-1].endswith(f" checks, {2 * len(ISAS)} failures")
-    assert err.count("bounds from float64 at [") == 2 * len(ISAS)
+    assert out.splitlines()[-1].endswith(f" checks, {2 * len(OWN_ISAS)} failures")
+    assert err.count("bounds from float64 at [") == 2 * len(OWN_ISAS)
 
 
 @pytest.mark.parametrize(
@@ -223,10 +228,66 @@ def test_what_this_machine_cannot_do(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert run("--device", "cuda") == 2
     assert run("--bench") == 2
+    assert run("--json", "no/such/folder/x.json") == 2
     assert capsys.readouterr().err.splitlines() == [
-        "strata_gdn: --device cuda needs a GPU and a build with kernels for it",
+        "strata_gdn: --device cuda needs a GPU that torch sees and a build with kernels for it",
         "strata_gdn: --bench needs --device cuda and takes no --op",
+        "strata_gdn: no folder to write no/such/folder/x.json to",
     ]
+
+
+# What can serve
+
+
+def test_every_switch_of_the_gpus_kernels_is_tried() -> None:
+    """On every architecture, the switch apart that is no kernel's own."""
+    for arch in ("sm_75", "sm_80", "sm_90", "sm_120"):
+        for op in parity.OPS:
+            read = set(registry.switches_read(op, arch)) - {"GDN_EMULATE"}
+            assert read <= set(GPU_SWITCHES)
+            tried = choices(op, arch)
+            assert all(set(switches) == read for switches in tried)
+            assert len({tuple(switches.items()) for switches in tried}) == len(tried) == 2 ** len(read)
+
+
+WITH_HEADS = [name for name in calls.CALLS if name.startswith(("gated_delta", "gdn_decode", "gdn_verify"))]
+
+
+@pytest.mark.parametrize("name", WITH_HEADS)
+def test_what_a_decision_goes_by(name: str) -> None:
+    made = calls.call(name).arguments
+    found = shape_of(made)
+    for state in [made[n] for n in ("initial_state", "state", "states") if n in made]:
+        K, V = (found[n] for n in "kv")
+        rows = {"kv": (K, V), "vk": (V, K)}[made.get("state_layout", "kv")]
+        assert (state[0] if isinstance(state, list) else state).shape[1:] == (found["hv"], *rows)
+    assert found["tree"] == (made.get("parents") is not None)
+    if "cu_seqlens" in made:
+        lengths = made["cu_seqlens"].diff().tolist()
+        assert (found["n"], found["tokens"]) == (len(lengths), math.ceil(sum(lengths) / len(lengths)))
+
+
+# Times
+
+
+def test_kernels_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU: making a graph is one call, and the samples are given."""
+    monkeypatch.setattr(cases, "DEVICE", "cpu")
+    monkeypatch.setattr(turns, "graph_of", lambda call: call())
+    monkeypatch.setattr(turns, "time_in_turn", lambda graphs: [[2.0, 1.0, 4.0], [3.0, 3.0, 3.0]][: len(graphs)])
+    arms = (
+        Arm(("rec_cpu",), {"GDN_CPU_ISA": "baseline"}),
+        Arm(("rec_cpu",)),
+        Arm(("rec_columns",)),  # is said to serve, and does not
+        Arm(("rec_keyhead",), {"GDN_KEYHEAD": 1}),  # is not on this device
+    )
+    case = Case("prompt HV=2 H=1", "gated_delta_rule", 1, 2, 3, arms, cases.prompt_calls)
+    results, failures = turns.time_case(case, torch.device("cpu"))
+    assert [(r.kernel, r.tokens, r.median, r.ratio, r.chosen) for r in results] == [
+        ("rec_cpu", 3, 2.0, 1.0, True),
+        ("rec_cpu", 3, 3.0, 1.5, True),
+    ]
+    assert failures == ["prompt HV=2 H=1, 3 tokens, 1 sequence: expected rec_columns with no switches; served: rec_cpu"]
 
 
 # Comparisons
@@ -254,23 +315,23 @@ BOUNDED = [
 
 def exact_and_bounds(prompt: Prompt) -> tuple[dict[str, Any], list[Tensor], list[Tensor]]:
     arguments = prompt.call().arguments
-    exact = reference.gated_delta_rule(**arguments, chunk_size=parity.CHUNK)
-    return arguments, list(exact), list(parity_bound.prompt(arguments, exact[0]))
+    exact = reference.gated_delta_rule(**arguments, chunk_size=check.CHUNK)
+    return arguments, list(exact), list(bound.prompt(arguments, exact[0]))
 
 
 @pytest.mark.parametrize("prompt", BOUNDED, ids=str)
 def test_the_bound_holds_and_two_and_a_half_bounds_do_not_pass(prompt: Prompt) -> None:
     arguments, exact, bounds = exact_and_bounds(prompt)
-    for actual, want, bound in zip(torch.ops.strata_gdn.gated_delta_rule(**arguments), exact, bounds, strict=True):
-        assert distance(actual, want, bound).within
+    for actual, want, allowed in zip(torch.ops.strata_gdn.gated_delta_rule(**arguments), exact, bounds, strict=True):
+        assert distance(actual, want, allowed).within
         pushed = actual.double()
         at = torch.unravel_index(torch.randint(pushed.numel(), ()), pushed.shape)
-        pushed[at] += torch.where(pushed[at] < want[at], -2.5, 2.5) * bound.expand_as(want)[at]
-        found = distance(pushed, want, bound)
+        pushed[at] += torch.where(pushed[at] < want[at], -2.5, 2.5) * allowed.expand_as(want)[at]
+        found = distance(pushed, want, allowed)
         assert not found.within
         assert found.at == tuple(map(int, at))
         pushed[at] = torch.nan
-        assert not distance(pushed, want, bound).within
+        assert not distance(pushed, want, allowed).within
 
 
 @pytest.mark.parametrize("prompt", [BOUNDED[0], BOUNDED[3]], ids=str)
@@ -289,7 +350,7 @@ def test_the_bound_knows_where_it_ends() -> None:
     arguments = Prompt(5, Heads(1, 1, 64, 64), F32, qk_l2norm=False).call().arguments
     arguments["k"] *= 10
     with pytest.raises(ValueError, match=r"the bound holds for β‖k‖² below 2; got \d"):
-        parity_bound.prompt(arguments, arguments["v"].double())
+        bound.prompt(arguments, arguments["v"].double())
 
 
 # On a GPU

@@ -65,7 +65,7 @@ PY
   fi
   strata_say "building the package and installing what its tests, demo and checks need"
   "$strata_venv/bin/python" -m pip install -qq --constraint "$constraints" \
-    --editable "$strata_root[transformers,test,dev]"
+    --editable "$strata_root[transformers,bench,test,dev]"
   printf '%s\n' "${GDN_CUDA_ARCHS:-}" >"$strata_venv/cuda_archs"
   strata_fingerprint >"$strata_venv/fingerprint"
 }

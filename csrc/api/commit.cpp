@@ -4,6 +4,10 @@
 #include "api/values.h"
 #include "cpu/cpu.h"
 
+#if defined(GDN_WITH_CUDA)
+#include "cuda/launch.h"
+#endif
+
 namespace gdn::api {
 
 CommitCall::CommitCall(const char* op, policy::Op row, const std::vector<TensorInfo>& states,
@@ -75,6 +79,29 @@ CommitCall::CommitCall(const char* op, policy::Op row, const std::vector<TensorI
 
 namespace {
 
+// All layers at once, or, where the decision says so, one after another.
+template <class Params, class F>
+void launch_layers(const Launch& launch, Params params, F f) {
+  if (launch.decision().batched) return launch.accepted(f(params));
+  const auto* const end = params.layers + params.num_layers;
+  for (params.num_layers = 1; params.layers != end; ++params.layers) launch.accepted(f(params));
+}
+
+void run_commit(const Launch& launch, const CommitParams& params) {
+  if (launch.on_cpu()) return cpu::commit_cpu(params, launch.isa(), torch_parallel());
+#if defined(GDN_WITH_CUDA)
+  const int warps = tile_warps(launch.decision(), params.heads.key_dim);
+  launch_layers(launch, params, [&](const CommitParams& some) { return gpu::commit(some, warps, launch.stream()); });
+#endif
+}
+
+void run_commit(const Launch& launch, const ConvCommitParams& params) {
+  if (launch.on_cpu()) return cpu::conv_commit_cpu(params, launch.isa(), torch_parallel());
+#if defined(GDN_WITH_CUDA)
+  launch_layers(launch, params, [&](const ConvCommitParams& some) { return gpu::conv_commit(some, launch.stream()); });
+#endif
+}
+
 // Lists with an entry a layer.
 void same_length(const Checks& checks, const char* name, size_t length, size_t states) {
   if (length == states) return;
@@ -95,7 +122,7 @@ void gated_delta_rule_commit_(Backend backend, Tensor state, const Tensor& k_log
   values.state_indices(state_indices, state.size(0), true);
   values.accepted(accepted, path, call.params.window.tokens);
   const Launch launch(op, backend, info("state", state).device_index, call.request);
-  cpu::commit_cpu(call.params, launch.isa(), torch_parallel());
+  run_commit(launch, call.params);
   launch.count();
 }
 
@@ -116,7 +143,7 @@ void gated_delta_rule_commit_layers_(Backend backend, std::vector<Tensor> states
   values.state_indices(state_indices, states[0].size(0), true);
   values.accepted(accepted, path, call.params.window.tokens);
   const Launch launch(op, backend, info("states", states[0]).device_index, call.request);
-  cpu::commit_cpu(call.params, launch.isa(), torch_parallel());
+  run_commit(launch, call.params);
   launch.count();
 }
 
@@ -175,7 +202,7 @@ void conv_commit(const char* op, Backend backend, const std::vector<TensorInfo>&
   request.layers = params.num_layers;
   request.dtype = xs[0].dtype();
   const Launch launch(op, backend, xs[0].device_index, request);
-  cpu::conv_commit_cpu(params, launch.isa(), torch_parallel());
+  run_commit(launch, params);
   launch.count();
 }
 

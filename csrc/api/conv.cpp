@@ -89,16 +89,12 @@ void ConvCall::verify_window(const std::optional<TensorInfo>& parents) {
   params.parents = api::verify_window(checks, parents, x, sequences(), params.shape.tokens);
 }
 
-namespace {
-
 void run_convolution(const Launch& launch, const ConvCall& call) {
   if (launch.on_cpu()) return cpu::conv_cpu(call.params, launch.isa(), torch_parallel());
 #if defined(GDN_WITH_CUDA)
   launch.accepted(gpu::causal_conv1d(call.params, launch.stream()));
 #endif
 }
-
-}  // namespace
 
 std::tuple<Tensor, Tensor> causal_conv1d(Backend backend, const Tensor& x, const Tensor& weight, OptionalTensor bias,
                                          OptionalTensor initial_state, OptionalTensor cu_seqlens,

@@ -37,4 +37,7 @@ struct ConvCall {
   void states(const TensorInfo& state, Dim count);
 };
 
+// Runs what the registry decided on.
+void run_convolution(const Launch& launch, const ConvCall& call);
+
 }  // namespace gdn::api

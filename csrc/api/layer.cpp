@@ -10,7 +10,6 @@
 #include "api/pointwise.h"
 #include "api/recurrence.h"
 #include "api/values.h"
-#include "cpu/cpu.h"
 
 namespace gdn::api {
 namespace {
@@ -150,14 +149,14 @@ LayerResult run_layer(const char* op, Backend backend, const LayerArguments& in,
   norm.params.o = view<4>(info("o", o));
   norm.output(result.y);
 
-  cpu::conv_cpu(conv.params, launch.isa(), torch_parallel());
-  cpu::gates_cpu(gates.params, launch.isa(), torch_parallel());
+  run_convolution(launch, conv);
+  run_gates(launch, gates.params);
   if (verify) {
-    cpu::verify_cpu(recurrence.params, launch.isa(), torch_parallel());
+    run_verify(launch, recurrence);
   } else {
-    cpu::rec_cpu(recurrence.params, launch.isa(), torch_parallel());
+    run_recurrence(launch, recurrence);
   }
-  cpu::norm_cpu(norm.params, launch.isa(), torch_parallel());
+  run_norm(launch, norm.params);
   launch.count();
   return result;
 }

@@ -36,7 +36,7 @@ policy::Request pointwise_request(policy::Op op, const TensorInfo& t) {
   return request;
 }
 
-void run(const Launch& launch, const L2NormParams& q, const L2NormParams& k) {
+void run_l2norm(const Launch& launch, const L2NormParams& q, const L2NormParams& k) {
   if (launch.on_cpu()) {
     cpu::l2norm_cpu(q, launch.isa(), torch_parallel());
     cpu::l2norm_cpu(k, launch.isa(), torch_parallel());
@@ -44,20 +44,6 @@ void run(const Launch& launch, const L2NormParams& q, const L2NormParams& k) {
   }
 #if defined(GDN_WITH_CUDA)
   launch.accepted(gpu::qk_l2norm(q, k, launch.stream()));
-#endif
-}
-
-void run(const Launch& launch, const GatesParams& params) {
-  if (launch.on_cpu()) return cpu::gates_cpu(params, launch.isa(), torch_parallel());
-#if defined(GDN_WITH_CUDA)
-  launch.accepted(gpu::gdn_gates(params, launch.stream()));
-#endif
-}
-
-void run(const Launch& launch, const NormParams& params) {
-  if (launch.on_cpu()) return cpu::norm_cpu(params, launch.isa(), torch_parallel());
-#if defined(GDN_WITH_CUDA)
-  launch.accepted(gpu::gated_rms_norm(params, launch.stream()));
 #endif
 }
 
@@ -72,6 +58,20 @@ L2NormParams l2norm_params(const TensorInfo& x, const Tensor& y, double eps) {
 }
 
 }  // namespace
+
+void run_gates(const Launch& launch, const GatesParams& params) {
+  if (launch.on_cpu()) return cpu::gates_cpu(params, launch.isa(), torch_parallel());
+#if defined(GDN_WITH_CUDA)
+  launch.accepted(gpu::gdn_gates(params, launch.stream()));
+#endif
+}
+
+void run_norm(const Launch& launch, const NormParams& params) {
+  if (launch.on_cpu()) return cpu::norm_cpu(params, launch.isa(), torch_parallel());
+#if defined(GDN_WITH_CUDA)
+  launch.accepted(gpu::gated_rms_norm(params, launch.stream()));
+#endif
+}
 
 GatesCall::GatesCall(const char* op, const TensorInfo& a, const TensorInfo& b, const TensorInfo& A_log,
                      const TensorInfo& dt_bias, bool allow_neg_eigval)
@@ -141,7 +141,7 @@ std::tuple<Tensor, Tensor> qk_l2norm(Backend backend, const Tensor& q, const Ten
   request.key_dim = q_info.size(q_info.rank() - 1);
   const Launch launch(op, backend, q_info.device_index, request);
   Tensor q_normalised = empty_like(q, q.scalar_type()), k_normalised = empty_like(k, k.scalar_type());
-  run(launch, l2norm_params(q_info, q_normalised, eps), l2norm_params(k_info, k_normalised, eps));
+  run_l2norm(launch, l2norm_params(q_info, q_normalised, eps), l2norm_params(k_info, k_normalised, eps));
   launch.count();
   return {q_normalised, k_normalised};
 }
@@ -153,7 +153,7 @@ std::tuple<Tensor, Tensor> gdn_gates(Backend backend, const Tensor& a, const Ten
   const Launch launch(op, backend, info("a", a).device_index, call.request);
   Tensor g = empty_like(a, ScalarType::Float), beta = empty_like(a, ScalarType::Float);
   call.output(g, beta);
-  run(launch, call.params);
+  run_gates(launch, call.params);
   launch.count();
   return {g, beta};
 }
@@ -169,7 +169,7 @@ Tensor gated_rms_norm(Backend backend, const Tensor& o, const Tensor& z, const T
   const Launch launch(op, backend, info("o", o).device_index, call.request);
   Tensor y = empty_like(o, type);
   call.output(y);
-  run(launch, call.params);
+  run_norm(launch, call.params);
   launch.count();
   return y;
 }

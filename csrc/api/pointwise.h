@@ -36,4 +36,8 @@ struct NormCall {
   void output(const Tensor& y) { params.y = out_view<4>(y); }
 };
 
+// Run what the registry decided on.
+void run_gates(const Launch& launch, const GatesParams& params);
+void run_norm(const Launch& launch, const NormParams& params);
+
 }  // namespace gdn::api

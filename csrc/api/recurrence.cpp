@@ -109,6 +109,7 @@ void RecurrenceCall::has_initial_state(const std::optional<TensorInfo>& flags) {
 
 void RecurrenceCall::verify_window(const std::optional<TensorInfo>& parents) {
   params.parents = api::verify_window(checks, parents, q, sequences(), params.shape.tokens);
+  request.tree = static_cast<bool>(params.parents);
 }
 
 Logs allocate_logs(RecurrenceCall& call, const Tensor& like) {
@@ -121,16 +122,55 @@ Logs allocate_logs(RecurrenceCall& call, const Tensor& like) {
   return logs;
 }
 
-namespace {
+#if defined(GDN_WITH_CUDA)
+bool packed_rows(const policy::Request& request) {
+  constexpr int32_t vector_bytes = 16;
+  return request.alignment_bytes >= vector_bytes;
+}
+
+gpu::StepLaunch step_launch(const policy::Decision& decision, const policy::Request& request) {
+  return {tile_warps(decision, request.key_dim), packed_rows(request)};
+}
+#endif
+
+int tile_warps(const policy::Decision& decision, int64_t key_dim) {
+  constexpr int64_t tile_values = 2048;  // of a warp
+  return static_cast<int>(decision.columns * key_dim / tile_values);
+}
 
 void run_recurrence(const Launch& launch, const RecurrenceCall& call) {
   if (launch.on_cpu()) return cpu::rec_cpu(call.params, launch.isa(), torch_parallel());
 #if defined(GDN_WITH_CUDA)
   const policy::Decision& decision = launch.decision();
-  constexpr int32_t vector_bytes = 16;
-  const bool packed_rows = call.request.alignment_bytes >= vector_bytes;
-  launch.accepted(decision.heads > 1 ? gpu::rec_keyhead(call.params, decision.heads, packed_rows, launch.stream())
-                                     : gpu::rec_columns(call.params, decision.columns, packed_rows, launch.stream()));
+  if (decision.heads == 0) {
+    return launch.accepted(gpu::step(call.params, step_launch(decision, call.request), launch.stream()));
+  }
+  const gpu::RecLaunch how = {decision.heads, decision.columns, packed_rows(call.request), decision.pipelined};
+  launch.accepted(decision.heads > 1 ? gpu::rec_keyhead(call.params, how, launch.stream())
+                                     : gpu::rec_columns(call.params, how, launch.stream()));
+#endif
+}
+
+void run_verify(const Launch& launch, const RecurrenceCall& call) {
+  if (launch.on_cpu()) return cpu::verify_cpu(call.params, launch.isa(), torch_parallel());
+#if defined(GDN_WITH_CUDA)
+  const gpu::StepLaunch how = step_launch(launch.decision(), call.request);
+  launch.accepted(call.params.parents ? gpu::verify_tree(call.params, how, launch.stream())
+                                      : gpu::verify(call.params, how, launch.stream()));
+#endif
+}
+
+namespace {
+
+void run_commit_verify(const Launch& launch, const CommitParams& commit, const RecurrenceCall& call) {
+  if (launch.on_cpu()) return cpu::commit_verify_cpu(commit, call.params, launch.isa(), torch_parallel());
+#if defined(GDN_WITH_CUDA)
+  const gpu::StepLaunch how = step_launch(launch.decision(), call.request);
+  if (!call.params.parents) {
+    return launch.accepted(gpu::commit_verify(commit, call.params, how, launch.stream()));
+  }
+  launch.accepted(gpu::commit(commit, how.warps, launch.stream()));
+  launch.accepted(gpu::verify_tree(call.params, how, launch.stream()));
 #endif
 }
 
@@ -204,7 +244,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gated_delta_rule_verify(Backend backe
   Tensor o = empty(q, {v.size(0), v.size(1), v.size(2), v.size(3)}, q.scalar_type());
   call.output(o);
   const Logs logs = allocate_logs(call, q);
-  cpu::verify_cpu(call.params, launch.isa(), torch_parallel());
+  run_verify(launch, call);
   launch.count();
   return {o, logs.k, logs.d, logs.g};
 }
@@ -239,7 +279,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gated_delta_rule_commit_verify_(
   Tensor o = empty(q, {v.size(0), v.size(1), v.size(2), v.size(3)}, q.scalar_type());
   call.output(o);
   const Logs logs = allocate_logs(call, q);
-  cpu::commit_verify_cpu(commit.params, call.params, launch.isa(), torch_parallel());
+  run_commit_verify(launch, commit.params, call);
   launch.count();
   return {o, logs.k, logs.d, logs.g};
 }

@@ -53,6 +53,12 @@ struct Logs {
 // [N, T, H, K], [N, T, HV, V], [N, T, HV] float32 on `like`'s device, and the call's views of them.
 Logs allocate_logs(RecurrenceCall& call, const Tensor& like);
 
+// Runs what the registry decided on.
+void run_recurrence(const Launch& launch, const RecurrenceCall& call);
+void run_verify(const Launch& launch, const RecurrenceCall& call);
+// Warps of a block of a CUDA kernel that holds states in tiles.
+int tile_warps(const policy::Decision& decision, int64_t key_dim);
+
 policy::Precision parse_precision(const Checks& checks, const std::string& precision);
 
 // k_log, d_log and g_log of a verify, checked against each other and the pool, for a replay; `accepted`, `path` and

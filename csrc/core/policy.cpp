@@ -8,6 +8,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "core/rec_shapes.h"
+
 namespace gdn::policy {
 namespace {
 
@@ -16,6 +18,7 @@ struct Need {
   bool key_dim;        // K is one of kHeadDims
   bool value_dim;      // V is
   int64_t max_tokens;  // 0: any number
+  bool chain = false;  // no tree
 };
 constexpr int64_t kHeadDims[] = {64, 128, 256};
 constexpr std::string_view kHeadDimWords = "64, 128 or 256";
@@ -25,18 +28,26 @@ constexpr Need kKeys = {true, false, 0};
 constexpr Need kValues = {false, true, 0};
 constexpr Need kHeads = {true, true, 0};
 constexpr Need kDraft = {true, true, 128};  // a verify window
-constexpr Need kStep = {true, true, 8};     // the fused layer's tokens
+constexpr Need kChain = {true, true, 128, true};
+constexpr Need kFewTokens = {true, true, 16};
+constexpr Need kStep = {true, true, 8};  // the fused layer's tokens
+constexpr Need kStepChain = {true, true, 8, true};
 
 constexpr uint32_t bit(Switch id) { return uint32_t{1} << static_cast<uint32_t>(id); }
 static_assert(kSwitchCount <= 32, "a row's set of switches is a 32-bit mask");
 constexpr uint32_t kReadsIsa = bit(Switch::cpu_isa);
-constexpr uint32_t kReadsKeyhead = bit(Switch::keyhead);
+constexpr uint32_t kReadsPipeline = bit(Switch::pipeline);
+constexpr uint32_t kReadsKeyhead = bit(Switch::keyhead) | kReadsPipeline;
+constexpr uint32_t kReadsSplit = bit(Switch::split);
+constexpr uint32_t kReadsStep = bit(Switch::step) | kReadsSplit;
+constexpr uint32_t kReadsCommitSplit = bit(Switch::commit_split);
 constexpr uint32_t kReadsNone = 0;
 
 // The measurement that put a row there is a file in benchmarks/; where an op has one kernel on a device there was
 // nothing to measure it against.
 constexpr std::string_view kOnlyKernel = "only kernel";
 constexpr std::string_view kPromptH200 = "benchmarks/prompt_h200.json";
+constexpr std::string_view kDecodeH200 = "benchmarks/decode_h200.json";
 
 struct Entry {
   Vendor vendor;
@@ -68,9 +79,20 @@ constexpr Entry kTable[] = {
     {kCpu,   0, Op::norm,             kExact, kValues, "norm_cpu",          kReadsIsa,  kOnlyKernel},
     {kCpu,   0, Op::decode_layer,     kExact, kStep,   "decode_layer_cpu",  kReadsIsa,  kOnlyKernel},
     {kCpu,   0, Op::verify_layer,     kExact, kStep,   "verify_layer_cpu",  kReadsIsa,  kOnlyKernel},
+    {kCuda, 75, Op::gated_delta_rule, kExact, kFewTokens, "step",           kReadsStep, kDecodeH200},
     {kCuda, 80, Op::gated_delta_rule, kExact, kHeads,  "rec_keyhead",       kReadsKeyhead, kPromptH200},
-    {kCuda, 75, Op::gated_delta_rule, kExact, kHeads,  "rec_columns",       kReadsNone, kPromptH200},
+    {kCuda, 75, Op::gated_delta_rule, kExact, kHeads,  "rec_columns",       kReadsPipeline, kPromptH200},
+    {kCuda, 75, Op::verify,           kExact, kChain,  "verify",            kReadsSplit, kDecodeH200},
+    {kCuda, 75, Op::verify,           kExact, kDraft,  "verify_tree",       kReadsSplit, kOnlyKernel},
+    {kCuda, 75, Op::commit,           kExact, kHeads,  "commit",            kReadsNone, kOnlyKernel},
+    {kCuda, 75, Op::commit_layers,    kExact, kHeads,  "commit",            kReadsCommitSplit, kDecodeH200},
+    {kCuda, 75, Op::commit_verify,    kExact, kChain,  "commit_verify",     kReadsSplit, kDecodeH200},
+    {kCuda, 75, Op::commit_verify,    kExact, kDraft,  "commit, verify_tree", kReadsSplit, kOnlyKernel},
+    {kCuda, 75, Op::decode_layer,     kExact, kStep,   "causal_conv1d, gdn_gates, step, gated_rms_norm",   kReadsSplit, kOnlyKernel},
+    {kCuda, 75, Op::verify_layer,     kExact, kStepChain, "causal_conv1d, gdn_gates, verify, gated_rms_norm", kReadsSplit, kOnlyKernel},
+    {kCuda, 75, Op::verify_layer,     kExact, kStep,   "causal_conv1d, gdn_gates, verify_tree, gated_rms_norm", kReadsSplit, kOnlyKernel},
     {kCuda, 75, Op::conv,             kExact, kAny,    "causal_conv1d",     kReadsNone, kOnlyKernel},
+    {kCuda, 75, Op::conv_commit,      kExact, kAny,    "conv_commit",       kReadsCommitSplit, kOnlyKernel},
     {kCuda, 75, Op::qk_l2norm,        kExact, kKeys,   "qk_l2norm",         kReadsNone, kOnlyKernel},
     {kCuda, 75, Op::gates,            kExact, kAny,    "gdn_gates",         kReadsNone, kOnlyKernel},
     {kCuda, 75, Op::norm,             kExact, kValues, "gated_rms_norm",    kReadsNone, kOnlyKernel},
@@ -116,17 +138,6 @@ bool lacks_isa(Arch arch, const Overrides& overrides) {
   return arch.vendor == Vendor::cpu && overrides[Switch::cpu_isa].number > arch.number;
 }
 
-// How rec_columns (one head) and rec_keyhead (two to four) can be launched: value heads a thread, value columns a
-// block, blocks that a multiprocessor holds at once, and what a token then takes there (measured: kPromptH200, in ns;
-// only their ratios matter). A block works on `heads` value heads of one key head.
-struct RecShape {
-  int32_t heads, columns, resident;
-  double token_ns;
-};
-constexpr RecShape kRecShapes[] = {{1, 8, 1, 137},  {1, 16, 1, 156}, {1, 16, 2, 250},
-                                   {2, 16, 1, 196}, {3, 16, 1, 260}, {4, 16, 1, 321}};
-constexpr int64_t kKeyheadDim = 128;  // of rec_keyhead and of the blocks with 8 columns
-
 // What a token of the whole request takes: as many rounds as the blocks need on the card, or, on an unknown card, each
 // block's share of a full one.
 double token_cost(const RecShape& shape, const Request& request, const Device& device) {
@@ -136,33 +147,50 @@ double token_cost(const RecShape& shape, const Request& request, const Device& d
   return device.sms > 0 ? std::ceil(blocks / at_once) * shape.token_ns : blocks / shape.resident * shape.token_ns;
 }
 
-bool rec_shape_fits(const RecShape& shape, const Request& request) {
+bool rec_shape_fits(const RecShape& shape, const Request& request, const Device& device, Arch seen) {
   const int64_t group = request.key_heads > 0 ? request.value_heads / request.key_heads : 0;
-  const bool tuned_only = shape.heads > 1 || shape.columns != 16;
-  return group % shape.heads == 0 && group > 0 && (!tuned_only || request.key_dim == kKeyheadDim);
+  const bool known = device.shared_memory_bytes > 0 && seen == arch_of(device);
+  return group > 0 && group % shape.heads == 0 &&
+         has_room(shape, request.key_dim, known ? device.shared_memory_bytes : opt_in_bytes(seen.number));
 }
 
 // The cheapest shape with one head a thread, or with several; nullptr: none fits.
-const RecShape* cheapest(bool several_heads, const Request& request, const Device& device) {
+const RecShape* cheapest(bool several_heads, const Request& request, const Device& device, Arch seen) {
   const RecShape* best = nullptr;
   for (const RecShape& shape : kRecShapes) {
-    if ((shape.heads > 1) != several_heads || !rec_shape_fits(shape, request)) continue;
+    if ((shape.heads > 1) != several_heads || !rec_shape_fits(shape, request, device, seen)) continue;
     if (best == nullptr || token_cost(shape, request, device) < token_cost(*best, request, device)) best = &shape;
   }
   return best;
 }
 
-bool keyhead_pays(const Request& request, const Device& device) {
-  return token_cost(*cheapest(true, request, device), request, device) <
-         token_cost(*cheapest(false, request, device), request, device);
+bool keyhead_pays(const Request& request, const Device& device, Arch seen) {
+  return token_cost(*cheapest(true, request, device, seen), request, device) <
+         token_cost(*cheapest(false, request, device, seen), request, device);
+}
+
+// Columns of a block of the kernels that hold a head's state in warps' tiles: 2048 / K columns a warp, four warps, or
+// with GDN_SPLIT=1 so few that a head of V = 128 is four blocks.
+int32_t step_columns(const Request& request, bool split) {
+  constexpr int64_t tile_values = 2048, most_warps = 4, split_columns = 32;
+  const int64_t tile = tile_values / request.key_dim, most = std::min(most_warps * tile, request.value_dim);
+  return static_cast<int32_t>(split ? std::min(most, std::max(tile, split_columns)) : most);
 }
 
 // Fills the configuration of a decision for `row`.
-void configure(const Entry& row, const Request& request, const Device& device, Decision* decision) {
-  if (row.op != Op::gated_delta_rule || row.vendor != Vendor::cuda) return;
-  const RecShape* shape = cheapest((row.reads & kReadsKeyhead) != 0, request, device);
-  decision->heads = shape->heads;
-  decision->columns = shape->columns;
+void configure(const Entry& row, const Request& request, const Device& device, Arch seen, const Overrides& overrides,
+               Decision* decision) {
+  if (row.vendor != Vendor::cuda) return;
+  const auto number = [&](Switch id) { return effective(overrides, id, &seen).number; };
+  if (row.reads & kReadsPipeline) {
+    const RecShape* shape = cheapest((row.reads & bit(Switch::keyhead)) != 0, request, device, seen);
+    decision->heads = shape->heads;
+    decision->columns = shape->columns;
+    decision->pipelined = number(Switch::pipeline) != 0;
+  }
+  if (row.reads & kReadsSplit) decision->columns = step_columns(request, number(Switch::split) == 1);
+  if (row.op == Op::commit || row.op == Op::commit_layers) decision->columns = step_columns(request, false);
+  if (row.reads & kReadsCommitSplit) decision->batched = number(Switch::commit_split) != 0;
 }
 
 // `seen`: the architecture that the decision goes by, `real` the one that has to run the kernel (see emulated()).
@@ -175,11 +203,15 @@ Cause unmet(const Entry& row, const Request& request, const Device& device, Arch
   if (row.need.key_dim && !is_head_dim(request.key_dim)) return Cause::key_dim;
   if (row.need.value_dim && !is_head_dim(request.value_dim)) return Cause::value_dim;
   if (row.need.max_tokens && request.tokens > row.need.max_tokens) return Cause::tokens;
-  if (row.reads & kReadsKeyhead) {
+  if (row.need.chain && request.tree) return Cause::tree;
+  if ((row.reads & bit(Switch::step)) && effective(overrides, Switch::step, &seen).number == 0) {
+    return Cause::switched_off;
+  }
+  if (row.reads & bit(Switch::keyhead)) {
     const int32_t keyhead = effective(overrides, Switch::keyhead, &seen).number;
     if (keyhead == 0) return Cause::switched_off;
-    if (cheapest(true, request, device) == nullptr) return Cause::head_group;
-    if (keyhead == kUnset && !keyhead_pays(request, device)) return Cause::idle_card;
+    if (cheapest(true, request, device, seen) == nullptr) return Cause::head_group;
+    if (keyhead == kUnset && !keyhead_pays(request, device, seen)) return Cause::idle_card;
   }
   return Cause::none;
 }
@@ -232,9 +264,10 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
       return "V must be " + std::string(kHeadDimWords) + "; got " + std::to_string(request.value_dim);
     case Cause::tokens:
       return "T must be at most " + std::to_string(row.need.max_tokens) + "; got " + std::to_string(request.tokens);
-    case Cause::switched_off: return "GDN_KEYHEAD=0";
+    case Cause::tree: return "takes a chain of tokens; this is a tree";
+    case Cause::switched_off: return row.reads & bit(Switch::step) ? "GDN_STEP=0" : "GDN_KEYHEAD=0";
     case Cause::head_group:
-      return "needs K=128 and a multiple of 2, 3 or 4 value heads a key head; got K=" +
+      return "needs a multiple of 2 value heads a key head, or for K=64 and 128 of 3; got K=" +
              std::to_string(request.key_dim) + ", H=" + std::to_string(request.key_heads) +
              ", HV=" + std::to_string(request.value_heads);
     case Cause::idle_card:
@@ -256,6 +289,7 @@ std::string_view static_words(Cause cause) {
     case Cause::key_dim:
     case Cause::value_dim:
     case Cause::tokens:
+    case Cause::tree:
     case Cause::switched_off:
     case Cause::head_group:
     case Cause::idle_card: return "no kernel for this shape";
@@ -298,7 +332,7 @@ Decision decide(const Request& request, const Device& device, const Overrides& o
       decision.kernel = row.kernel;
       decision.reason = row.measured;
       decision.row = static_cast<int32_t>(i);
-      configure(row, request, device, &decision);
+      configure(row, request, device, seen, overrides, &decision);
       if (seen.vendor == Vendor::cpu) {
         const int32_t asked = overrides[Switch::cpu_isa].number;
         decision.isa = static_cast<Isa>(asked == kUnset ? seen.number : std::min(seen.number, asked));

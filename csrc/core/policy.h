@@ -48,6 +48,7 @@ struct Request {
   HeadMap head_map = HeadMap::grouped;
   Layout layout = Layout::kv;
   Precision precision = Precision::automatic;
+  bool tree = false;             // a verify with parents
   int32_t alignment_bytes = 16;  // the largest power of two, up to 16, that divides every pointer and row stride
 };
 
@@ -75,6 +76,7 @@ enum class Cause : int32_t {
   value_dim,
   tokens,
   switched_off,  // a switch says so
+  tree,          // the kernel takes a chain
   head_group,    // the value heads of a key head do not fit its threads
   idle_card,     // another kernel spreads these few heads over more of the card
 };
@@ -84,7 +86,9 @@ struct Decision {
   std::string_view kernel;    // registry id = kernel name = file name
   Isa isa = Isa::baseline;    // CPU kernels
   int32_t heads = 0;          // rec_columns, rec_keyhead: value heads a thread
-  int32_t columns = 0;        // ... and value columns a block
+  int32_t columns = 0;        // value columns a block (CUDA kernels that work on states)
+  bool pipelined = true;      // rec_columns, rec_keyhead: the next tokens' loads are under way
+  bool batched = true;        // commits: all layers in one launch
   std::string_view reason;    // a few static words; explain() has the details
   Cause cause = Cause::none;  // where kernel is empty: why the last candidate was not taken
   int32_t row = -1;           // index into the table, for served counts

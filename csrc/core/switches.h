@@ -18,6 +18,7 @@ enum class Switch : int32_t {
   chunked,
   keyhead,
   pipeline,
+  step,
   split,
   commit_split,
   convl2,

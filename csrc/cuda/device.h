@@ -113,6 +113,18 @@ __device__ __forceinline__ T shuffle(T x, int lane) {
 #endif
 }
 
+// The number of the lowest bit that is set.
+__device__ __forceinline__ int lowest_bit(uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }
+
+// What lanes of a warp have written to memory before it is seen by its other lanes after it.
+__device__ __forceinline__ void sync_warp() {
+#if defined(__HIPCC__)
+  __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+#else
+  __syncwarp();
+#endif
+}
+
 // A barrier of the block's `threads` threads that warps may reach at different places of the program.
 template <int threads>
 __device__ __forceinline__ void block_barrier() {
@@ -120,6 +132,18 @@ __device__ __forceinline__ void block_barrier() {
   __syncthreads();
 #else
   asm volatile("barrier.sync 1, %0;" ::"n"(threads) : "memory");
+#endif
+}
+
+// A barrier of the whole block where threads exchange shared memory alone: on RDNA no other access has to be waited
+// for.
+__device__ __forceinline__ void sync_lds() {
+#if defined(__HIPCC__) && defined(__GFX12__)
+  asm volatile("s_wait_dscnt 0x0\n\ts_barrier_signal -1\n\ts_barrier_wait -1" ::: "memory");
+#elif defined(__HIPCC__)
+  asm volatile("s_waitcnt lgkmcnt(0)\n\ts_barrier" ::: "memory");
+#else
+  __syncthreads();
 #endif
 }
 

@@ -9,10 +9,27 @@
 
 namespace gdn::gpu {
 
-// columns: value columns a block, 8 or 16. packed_rows: every row of q and k starts on a 16-byte boundary.
-const char* rec_columns(const RecurrenceParams& params, int columns, bool packed_rows, void* stream);
-// heads: value heads a thread, 2, 3 or 4; divides HV/H.
-const char* rec_keyhead(const RecurrenceParams& params, int heads, bool packed_rows, void* stream);
+// How the recurrence of a prompt is launched.
+struct RecLaunch {
+  int heads;         // value heads a thread: 1 (rec_columns), or 2, 3 or 4 (rec_keyhead), a divisor of HV/H
+  int columns;       // value columns a block: 16, or 8 (rec_columns, K = 128)
+  bool packed_rows;  // every row of q and k starts on a 16-byte boundary
+  bool pipelined;    // the next stage's loads are under way while this one computes
+};
+const char* rec_columns(const RecurrenceParams& params, const RecLaunch& how, void* stream);
+const char* rec_keyhead(const RecurrenceParams& params, const RecLaunch& how, void* stream);
+// How decode steps and speculative windows are launched.
+struct StepLaunch {
+  int warps;         // of a block, each with a tile of the same value head
+  bool packed_rows;  // every row of q and k starts on a 16-byte boundary
+};
+const char* step(const RecurrenceParams& params, const StepLaunch& how, void* stream);
+const char* verify(const RecurrenceParams& params, const StepLaunch& how, void* stream);
+const char* verify_tree(const RecurrenceParams& params, const StepLaunch& how, void* stream);
+const char* commit_verify(const CommitParams& commit, const RecurrenceParams& params, const StepLaunch& how,
+                          void* stream);
+const char* commit(const CommitParams& params, int warps, void* stream);
+const char* conv_commit(const ConvCommitParams& params, void* stream);
 const char* causal_conv1d(const ConvParams& params, void* stream);
 const char* qk_l2norm(const L2NormParams& q, const L2NormParams& k, void* stream);
 const char* gdn_gates(const GatesParams& params, void* stream);

@@ -4,15 +4,15 @@
 
 namespace gdn::gpu {
 
-const char* rec_columns(const RecurrenceParams& params, int columns, bool packed_rows, void* stream) {
+const char* rec_columns(const RecurrenceParams& params, const RecLaunch& how, void* stream) {
   return with_element(params.q.dtype, [&](auto element) {
     using Element = decltype(element);
     switch (params.heads.key_dim) {
-      case 64: return launch_rec<RecTraits<64, 1, 16, Element>>(params, packed_rows, stream);
+      case 64: return launch_rec<RecTraits<64, 1, 16, Element>>(params, how, stream);
       case 128:
-        return columns == 8 ? launch_rec<RecTraits<128, 1, 8, Element>>(params, packed_rows, stream)
-                            : launch_rec<RecTraits<128, 1, 16, Element>>(params, packed_rows, stream);
-      default: return launch_rec<RecTraits<256, 1, 16, Element>>(params, packed_rows, stream);
+        return how.columns == 8 ? launch_rec<RecTraits<128, 1, 8, Element>>(params, how, stream)
+                                : launch_rec<RecTraits<128, 1, 16, Element>>(params, how, stream);
+      default: return launch_rec<RecTraits<256, 1, 16, Element>>(params, how, stream);
     }
   });
 }

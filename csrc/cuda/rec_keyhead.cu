@@ -1,17 +1,29 @@
 // rec_keyhead: the recurrence with several value heads of one key head a thread (rec_lanes.cuh): a key or query row
-// that is read feeds them all. K = 128.
+// that is read feeds them all. K = 256: two heads, more do not fit a thread's registers.
 #include "cuda/launch.h"
 #include "cuda/rec_launch.cuh"
 
 namespace gdn::gpu {
+namespace {
 
-const char* rec_keyhead(const RecurrenceParams& params, int heads, bool packed_rows, void* stream) {
+template <int key_dim, class Element>
+const char* launch_heads(const RecurrenceParams& params, const RecLaunch& how, void* stream) {
+  switch (how.heads) {
+    case 2: return launch_rec<RecTraits<key_dim, 2, 16, Element>>(params, how, stream);
+    case 3: return launch_rec<RecTraits<key_dim, 3, 16, Element>>(params, how, stream);
+    default: return launch_rec<RecTraits<key_dim, 4, 16, Element>>(params, how, stream);
+  }
+}
+
+}  // namespace
+
+const char* rec_keyhead(const RecurrenceParams& params, const RecLaunch& how, void* stream) {
   return with_element(params.q.dtype, [&](auto element) {
     using Element = decltype(element);
-    switch (heads) {
-      case 2: return launch_rec<RecTraits<128, 2, 16, Element>>(params, packed_rows, stream);
-      case 3: return launch_rec<RecTraits<128, 3, 16, Element>>(params, packed_rows, stream);
-      default: return launch_rec<RecTraits<128, 4, 16, Element>>(params, packed_rows, stream);
+    switch (params.heads.key_dim) {
+      case 64: return launch_heads<64, Element>(params, how, stream);
+      case 128: return launch_heads<128, Element>(params, how, stream);
+      default: return launch_rec<RecTraits<256, 2, 16, Element>>(params, how, stream);
     }
   });
 }

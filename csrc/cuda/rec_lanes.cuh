@@ -369,7 +369,7 @@ class Chain {
 
 template <class Tr>
 __global__ void __launch_bounds__(Tr::threads, Tr::blocks_a_multiprocessor)
-    rec_lanes_kernel(RecurrenceParams p, bool packed_rows) {
+    rec_lanes_kernel(RecurrenceParams p, bool packed_rows, bool pipelined) {
   extern __shared__ float4 s_memory[];
   RecShared<Tr>& shared = *reinterpret_cast<RecShared<Tr>*>(s_memory);
   const int64_t n = blockIdx.z;
@@ -395,14 +395,11 @@ __global__ void __launch_bounds__(Tr::threads, Tr::blocks_a_multiprocessor)
     }
     if (block.slot < 0) feed.write_zeros(block.rows.first, block.rows.first + count);
     if (stages == 0) return;
-    feed.fetch(0);
-    feed.store(shared.stage[0]);
-    feed.fetch(Tr::stage_tokens);
-    block_barrier<Tr::threads>();
 #pragma unroll 1
-    for (int64_t s = 0; s < stages; ++s) {
+    for (int64_t s = -1; s < stages; ++s) {
+      if (s < 0 || !pipelined) feed.fetch((s + 1) * Tr::stage_tokens);
       feed.store(shared.stage[(s + 1) % 2]);
-      feed.fetch((s + 2) * Tr::stage_tokens);
+      if (pipelined) feed.fetch((s + 2) * Tr::stage_tokens);
       if (s > 0) feed.write_outputs(shared.partial[(s - 1) % 2], (s - 1) * Tr::stage_tokens);
       block_barrier<Tr::threads>();
     }

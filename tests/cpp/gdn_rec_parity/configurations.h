@@ -25,14 +25,14 @@ struct Configuration {
   // "rec_columns/8", "rec_keyhead/3": the number in which a kernel's configurations differ.
   std::string name() const { return std::string(kernel) + "/" + std::to_string(heads > 1 ? heads : columns); }
   const char* launch(const RecurrenceParams& params, bool packed_rows, void* stream) const {
-    return heads > 1 ? gpu::rec_keyhead(params, heads, packed_rows, stream)
-                     : gpu::rec_columns(params, columns, packed_rows, stream);
+    const gpu::RecLaunch how = {heads, columns, packed_rows, true};
+    return heads > 1 ? gpu::rec_keyhead(params, how, stream) : gpu::rec_columns(params, how, stream);
   }
 };
 
 constexpr Configuration kConfigurations[] = {
-    {"rec_columns", 1, 8, {128}},  {"rec_columns", 1, 16, {64, 128, 256}}, {"rec_keyhead", 2, 16, {128}},
-    {"rec_keyhead", 3, 16, {128}}, {"rec_keyhead", 4, 16, {128}},
+    {"rec_columns", 1, 8, {128}},      {"rec_columns", 1, 16, {64, 128, 256}}, {"rec_keyhead", 2, 16, {64, 128, 256}},
+    {"rec_keyhead", 3, 16, {64, 128}}, {"rec_keyhead", 4, 16, {64, 128}},
 };
 
 // Those of the wanted kernels (all if none is named) that can serve a shape.

@@ -1,7 +1,7 @@
 """`python -m strata_gdn bench`: the ops' times beside those of others in the same run, and the plot of a record.
 
-Each device has its module, bench_cpu and bench_cuda, imported only when it is asked for: their peers are optional
-packages. This one reads the options and refuses what cannot work before anything is measured.
+Each device has its module, cpu and cuda, imported only when it is asked for: their peers are optional packages. This
+one reads the options and refuses what cannot work before anything is measured.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from .bench_common import BenchError, MissingExtra
+from .common import MissingExtra, UsageError, require_folders
 
-DEVICES = {"cpu": "bench_cpu", "cuda": "bench_cuda"}
+DEVICES = ("cpu", "cuda")
 # The options that only one device's benchmark goes by.
 ONLY_FOR = {"tokens": "cpu", "threads": "cpu", "plot": "cuda"}
 
@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
         _check(args)
         if args.record:
             return _plot(args)
-        return import_module(f"strata_gdn.{DEVICES[args.device]}").run(args)
-    except (BenchError, MissingExtra) as error:
+        return import_module(f".{args.device}", __name__).run(args)
+    except (UsageError, MissingExtra) as error:
         print(f"strata_gdn: {error}", file=sys.stderr)
         return 2
 
@@ -49,21 +49,19 @@ def _check(args: argparse.Namespace) -> None:
     for name in ("tokens", "samples", "threads"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise BenchError(f"--{name} must be at least 1; got {value}")
-    for file in (args.json, args.plot):
-        if file and not file.absolute().parent.is_dir():
-            raise BenchError(f"no folder to write {file} to")
+            raise UsageError(f"--{name} must be at least 1; got {value}")
+    require_folders(args.json, args.plot)
     if args.record:
         if not args.plot:
-            raise BenchError("--from draws a record: it needs --plot FILE.png")
+            raise UsageError("--from draws a record: it needs --plot FILE.png")
         return
     for name, device in ONLY_FOR.items():
         if getattr(args, name) is not None and args.device != device:
-            raise BenchError(f"--{name} is for --device {device}; got --device {args.device}")
+            raise UsageError(f"--{name} is for --device {device}; got --device {args.device}")
 
 
 def _plot(args: argparse.Namespace) -> int:
-    from . import bench_plot, bench_record  # matplotlib is optional
+    from . import plot, record  # matplotlib is optional
 
-    bench_plot.draw(bench_record.read(args.record), args.plot)
+    plot.draw(record.read(args.record), args.plot)
     return 0

@@ -1,20 +1,19 @@
-"""What is called on every device and instruction set: a table of calls for each op, and one of prompts.
+"""What is called on every device and instruction set: a table of calls for each op. More prompts: prompts.py.
 
 An op with a new kernel needs nothing here: whoever goes through the table asks the registry what serves it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .parity_inputs import (
+from .call import Call
+from .inputs import (
     BF16,
-    DTYPES,
     F16,
     F32,
     Heads,
@@ -31,62 +30,19 @@ from .parity_inputs import (
     window_pool,
 )
 
-
-@dataclass(frozen=True)
-class Call:
-    """An op and its arguments."""
-
-    op: str
-    arguments: dict[str, Any]
-
-    def run(self, implementation: Any = torch.ops.strata_gdn) -> tuple[Tensor, ...]:
-        """The results as a tuple."""
-        results = getattr(implementation, self.op)(**self.arguments)
-        if results is None:
-            return ()
-        return (results,) if isinstance(results, Tensor) else tuple(results)
-
-    def copy(self, device: str = "cpu") -> Call:
-        """With the same strides in storages of its own on `device`, which views go on sharing."""
-        storages: dict[int, torch.UntypedStorage] = {}
-
-        def copy(value: Any) -> Any:
-            if isinstance(value, (list, tuple)):
-                return [copy(v) for v in value]
-            if not isinstance(value, Tensor):
-                return value
-            old = value.untyped_storage()
-            if old.data_ptr() not in storages:
-                storages[old.data_ptr()] = old.clone() if device == "cpu" else old.to(device=device)
-            new = storages[old.data_ptr()]
-            empty = torch.empty(0, dtype=value.dtype, device=device)
-            return empty.set_(new, value.storage_offset(), value.shape, value.stride())
-
-        return Call(self.op, {name: copy(value) for name, value in self.arguments.items()})
-
-    def buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """The storage of each tensor argument, whole and once: what is between its elements counts too."""
-        seen = set()
-        for name, value in self.arguments.items():
-            for i, tensor in enumerate(value if isinstance(value, (list, tuple)) else [value]):
-                if not isinstance(tensor, Tensor) or not tensor.numel():
-                    continue
-                storage = tensor.untyped_storage()
-                if storage.data_ptr() not in seen:
-                    seen.add(storage.data_ptr())
-                    whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
-                    yield f"{name}[{i}]" if value is not tensor else name, whole
-
-
 SMALL = Heads(2, 4, 64, 64)
+
+
+def _slots(batch: int) -> dict[str, Tensor]:
+    """Each sequence has a slot of its own, in no order."""
+    return {"state_indices": index(*torch.randperm(batch).tolist())}
 
 
 def _options(layout: str = "kv", **more: Any) -> dict[str, Any]:
     return {"state_layout": layout, "head_map": {"kv": "grouped", "vk": "tiled"}[layout], **more}
 
 
-def _prompt(heads: Heads, lengths: Iterable[int], dtype: torch.dtype, layout: str, **options: Any) -> dict[str, Any]:
-    lengths = list(lengths)
+def _prompt(heads: Heads, lengths: Sequence[int], dtype: torch.dtype, layout: str, **options: Any) -> dict[str, Any]:
     return {
         **recurrence(heads, 1, sum(lengths), dtype),
         "initial_state": state_pool(heads, len(lengths), layout),
@@ -108,11 +64,22 @@ def _in_place(heads: Heads, batch: int, tokens: int, dtype: torch.dtype, layout:
     }
 
 
+def _packed(heads: Heads, lengths: Sequence[int], dtype: torch.dtype, layout: str, **options: Any) -> dict[str, Any]:
+    arguments = _prompt(heads, lengths, dtype, layout, **options)
+    state = arguments.pop("initial_state")
+    return {
+        **arguments,
+        "state": state,
+        **_slots(len(lengths)),
+        "has_initial_state": torch.arange(len(lengths)) % 2 == 0,
+    }
+
+
 def _verify(heads: Heads, batch: int, tokens: int, dtype: torch.dtype, layout: str, branches: bool) -> dict[str, Any]:
     return {
         **recurrence(heads, batch, tokens, dtype),
         "state": state_pool(heads, batch, layout),
-        "state_indices": index(*torch.randperm(batch).tolist()),
+        **_slots(batch),
         "parents": tree(batch, tokens) if branches else None,
         **_options(layout, qk_l2norm=True),
     }
@@ -138,7 +105,7 @@ def _commit(heads: Heads, batch: int, tokens: int, layout: str, branches: bool) 
         "state": state_pool(heads, batch, layout),
         **logs(heads, batch, tokens),
         **window_choice(batch, tokens, branches),
-        "state_indices": index(*torch.randperm(batch).tolist()),
+        **_slots(batch),
         **_options(layout),
     }
 
@@ -160,6 +127,14 @@ def _convolve(channels: int, width: int, window: int, lengths: list[int], dtype:
         "state_indices": index(*(torch.randperm(len(lengths) + 1)[: len(lengths)]).tolist()),
         "cu_seqlens": cu_seqlens(*lengths),
         "has_initial_state": torch.arange(len(lengths)) % 2 == 0,
+    }
+
+
+def _conv_prompt(channels: int, width: int, window: int, lengths: list[int], dtype: torch.dtype, state: torch.dtype):
+    return {
+        **convolution(channels, width, 1, sum(lengths), dtype),
+        "initial_state": window_pool(channels, len(lengths), window, state),
+        "cu_seqlens": cu_seqlens(*lengths),
     }
 
 
@@ -198,30 +173,45 @@ def _l2norm(K: int, dtype: torch.dtype) -> dict[str, Any]:
     return {"q": torch.randn(3, 5, 2, K).to(dtype), "k": torch.randn(2, 7, K + 1)[..., :K].to(dtype), "eps": 1e-5}
 
 
-# One line a call: the name starts with the op's. Small enough that every test can run all of them.
+# Scalars that are not the defaults.
+SCALED = {"scale": 0.5, "qk_l2norm": True, "l2_eps": 1e-5}
+LAYER_SCALED = {
+    "scale": 0.5, "l2_eps": 1e-5, "norm_eps": 1e-5, "allow_neg_eigval": True, "norm_activation": "sigmoid",
+}  # fmt: skip
+
+# One line a call: the name starts with the op's. Small enough that every test can run all of them; together they use
+# every argument of every op.
 CALLS: dict[str, Callable[[], dict[str, Any]]] = {
     "gated_delta_rule f32 kv": lambda: _prompt(SMALL, [17, 0, 5], F32, "kv"),
-    "gated_delta_rule bf16 vk": lambda: _prompt(SMALL, [9, 1], BF16, "vk", qk_l2norm=True),
-    "gated_delta_rule zeros": lambda: recurrence(Heads(1, 3, 128, 64), 2, 12, F16, gates="slow"),
+    "gated_delta_rule bf16 vk": lambda: _prompt(SMALL, [9, 1], BF16, "vk", **SCALED),
+    "gated_delta_rule zeros": lambda: (
+        recurrence(Heads(1, 3, 128, 64), 2, 12, F16, gates="slow") | {"precision": "exact"}
+    ),
     "gated_delta_rule_ f32 vk": lambda: _in_place(SMALL, 3, 6, F32, "vk"),
     "gated_delta_rule_ bf16 step": lambda: _in_place(Heads(1, 2, 128, 128), 3, 1, BF16, "kv", qk_l2norm=True),
+    "gated_delta_rule_ packed": lambda: _packed(SMALL, [7, 1, 4], F16, "kv", **SCALED, precision="exact"),
     "gated_delta_rule_verify chain": lambda: _verify(SMALL, 2, 9, BF16, "kv", False),
-    "gated_delta_rule_verify tree": lambda: _verify(SMALL, 2, 9, F32, "vk", True),
+    "gated_delta_rule_verify tree": lambda: _verify(SMALL, 2, 9, F32, "vk", True) | SCALED,
     "gated_delta_rule_commit_ chain": lambda: _commit(SMALL, 3, 6, "kv", False),
     "gated_delta_rule_commit_ path": lambda: _commit(SMALL, 3, 6, "vk", True),
     "gated_delta_rule_commit_layers_ chain": lambda: _commit_layers(3, SMALL, 2, 4, "kv", False),
     "gated_delta_rule_commit_layers_ path": lambda: _commit_layers(2, SMALL, 2, 4, "vk", True),
     "gated_delta_rule_commit_verify_ chain": lambda: _commit_verify(SMALL, 2, 3, 5, F16, "kv", False),
-    "gated_delta_rule_commit_verify_ tree": lambda: _commit_verify(SMALL, 2, 5, 4, BF16, "vk", True),
+    "gated_delta_rule_commit_verify_ tree": lambda: _commit_verify(SMALL, 2, 5, 4, BF16, "vk", True) | SCALED,
     "causal_conv1d f32": lambda: convolution(70, 4, 2, 40),
     "causal_conv1d bf16 none": lambda: convolution(130, 3, 2, 9, BF16, bias=False) | {"activation": "none"},
+    "causal_conv1d packed": lambda: _conv_prompt(70, 4, 5, [9, 0, 4], F16, F32),
     "causal_conv1d_ bf16": lambda: _convolve(70, 4, 3, [9, 0, 1], BF16, BF16),
-    "causal_conv1d_ long f32 window": lambda: _convolve(70, 2, 6, [4, 0, 8], F16, F32),
+    "causal_conv1d_ long f32 window": lambda: (
+        _convolve(70, 2, 6, [4, 0, 8], F16, F32) | {"activation": "none"}
+    ),
     "causal_conv1d_verify chain": lambda: _conv_verify(70, 4, 3, 2, 7, BF16, False),
-    "causal_conv1d_verify tree": lambda: _conv_verify(70, 4, 5, 2, 9, F32, True),
-    "causal_conv1d_commit_ bf16": lambda: _conv_commit(70, 3, 3, 6, BF16, BF16),
-    "causal_conv1d_commit_layers_ f32 window": lambda: _conv_commit_layers(
-        3, channels=70, window=3, batch=2, tokens=5, dtype=F16, state_dtype=F32
+    "causal_conv1d_verify tree": lambda: (
+        _conv_verify(70, 4, 5, 2, 9, F32, True) | _slots(2) | {"activation": "none"}
+    ),
+    "causal_conv1d_commit_ bf16": lambda: _conv_commit(70, 3, 3, 6, BF16, BF16) | _slots(3),
+    "causal_conv1d_commit_layers_ f32 window": lambda: (
+        _conv_commit_layers(3, channels=70, window=3, batch=2, tokens=5, dtype=F16, state_dtype=F32) | _slots(2)
     ),
     "causal_conv1d_commit_layers_ wide": lambda: _conv_commit_layers(
         3, channels=700, window=4, batch=2, tokens=3, dtype=BF16, state_dtype=BF16
@@ -229,16 +219,20 @@ CALLS: dict[str, Callable[[], dict[str, Any]]] = {
     "qk_l2norm f32": lambda: _l2norm(64, F32),
     "qk_l2norm many rows": lambda: {name: torch.randn(40, 5, 3, 64) for name in "qk"},
     "qk_l2norm bf16": lambda: _l2norm(256, BF16),
+    "qk_l2norm mixed": lambda: _l2norm(64, BF16) | {"k": torch.randn(3, 2, 64).to(F16)},
     "gdn_gates f32": lambda: _gates(5, 6, F32),
     "gdn_gates bf16": lambda: _gates(3, 70, BF16, allow_neg_eigval=True),
+    "gdn_gates mixed": lambda: _gates(5, 6, F32) | {"b": torch.randn(2, 5, 6).to(BF16)},
     "gdn_gates many rows": lambda: _gates(700, 32, F32),
     "gated_rms_norm many rows": lambda: _norm(300, 64, F32),
     "gated_rms_norm f32": lambda: _norm(5, 64, F32),
-    "gated_rms_norm bf16": lambda: _norm(3, 256, BF16, activation="sigmoid", dtype=F16),
+    "gated_rms_norm bf16": lambda: _norm(3, 256, BF16, activation="sigmoid", dtype=F16, eps=1e-5),
+    "gated_rms_norm mixed": lambda: _norm(5, 64, F32) | {"z": torch.randn(5, 2, 64).to(BF16)},
     "gdn_decode_layer_ bf16": lambda: layer(SMALL, 2, 3, slots=3) | {"state_indices": index(2, 0)},
-    "gdn_decode_layer_ f32 vk": lambda: layer(SMALL, 2, 1, F32, slots=2, layout="vk") | _options("vk"),
+    "gdn_decode_layer_ f32 vk": lambda: layer(SMALL, 2, 1, F32, slots=2, layout="vk") | _options("vk") | LAYER_SCALED,
+    "gdn_verify_layer chain": lambda: layer(SMALL, 2, 8, F16, slots=2, bias=False),
     "gdn_verify_layer tree": lambda: (
-        layer(SMALL, 2, 5, slots=2, layout="vk") | _options("vk") | {"parents": tree(2, 5)}
+        layer(SMALL, 2, 5, slots=2, layout="vk") | _options("vk", **LAYER_SCALED) | _slots(2) | {"parents": tree(2, 5)}
     ),
 }  # fmt: skip
 
@@ -315,59 +309,3 @@ MORE_CALLS: dict[str, Callable[[], dict[str, Any]]] = {
 def call(name: str) -> Call:
     """A fresh call of CALLS or MORE_CALLS."""
     return Call(name.split()[0], (CALLS | MORE_CALLS)[name]())
-
-
-# Lengths around the sizes of stages, chunks and warps.
-TOKENS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 257, 1000, 4099)
-SHORT_TOKENS = 64  # up to here every number of value heads a key head
-GROUPS, LONG_GROUPS = (1, 2, 3, 4, 8), (2, 3)
-DIMS, LAYOUTS, HEAD_MAPS = (64, 128, 256), ("kv", "vk"), ("grouped", "tiled")
-LAYERS = (Heads(16, 48, 128, 128), Heads(16, 32, 128, 128), Heads(2, 8, 128, 128))
-
-
-class Prompt(NamedTuple):
-    """A row of the table of prompts: gated_delta_rule from a state that is not zero."""
-
-    tokens: int
-    heads: Heads
-    dtype: torch.dtype
-    layout: str = "kv"
-    head_map: str = "grouped"
-    qk_l2norm: bool = True
-    sequences: int = 1
-
-    def __str__(self) -> str:
-        (H, HV, K, V), dtype = self.heads, str(self.dtype).removeprefix("torch.")
-        shape = f"T={self.tokens} N={self.sequences} H={H} HV={HV} K={K} V={V}"
-        return f"{shape} {dtype} {self.layout} {self.head_map}{' l2norm' if self.qk_l2norm else ''}"
-
-    def call(self) -> Call:
-        arguments = recurrence(self.heads, self.sequences, self.tokens, self.dtype, gates="slow")
-        return Call(
-            "gated_delta_rule",
-            {
-                **arguments,
-                "initial_state": state_pool(self.heads, self.sequences, self.layout),
-                "state_layout": self.layout,
-                "head_map": self.head_map,
-                "qk_l2norm": self.qk_l2norm,
-            },
-        )
-
-
-def prompts(tokens: Sequence[int] = TOKENS) -> Iterator[Prompt]:
-    """Every length with every number of value heads a key head where it is short, and with two where it is long; in
-    turn each K, V, dtype, layout and head map, so that any two values of any two of them meet. Then whole layers.
-    """
-    for i, T in enumerate(tokens):
-        for j, group in enumerate(GROUPS):
-            if T <= SHORT_TOKENS:
-                heads = Heads(2, 2 * group, DIMS[(i + j) % 3], DIMS[(i + 2 * j) % 3])
-                layout, head_map = LAYOUTS[(i + j) % 2], HEAD_MAPS[(i + j // 2) % 2]
-                qk_l2norm, sequences = (i // 2 + j) % 2 == 0, 1 + (i // 4 + j) % 2
-                yield Prompt(T, heads, DTYPES[(i // 3 + j) % 3], layout, head_map, qk_l2norm, sequences)
-            elif group in LONG_GROUPS:
-                heads = Heads(1, group, 128, DIMS[(i + j) % 2])
-                yield Prompt(T, heads, DTYPES[(i + j) % 3], LAYOUTS[(i + j) % 2])
-    for heads in LAYERS:
-        yield Prompt(min(tokens[0], SHORT_TOKENS), heads, BF16)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,9 +22,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import _devices, ops
-from ._table import columns
-from .bench_common import MissingExtra, launches, select
+from .. import _devices, ops
+from .._launches import launches
+from .._table import columns
+from .common import MissingExtra, select
+from .record import write
 
 try:
     from tqdm import tqdm
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         results = [_measure(case, args.samples or PROMPT_SAMPLES) for case in progress]
     print(_table(results, environment))
     if args.json:
-        args.json.write_text(json.dumps(_record(results, environment, args.json), indent=1) + "\n")
+        write(_record(results, environment, args.json), args.json)
     wrong = [result for result in results if not result.difference <= result.difference_allowed]
     for result in wrong:
         print(

@@ -10,7 +10,7 @@ from torch import Tensor
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def _coordinate(flat_index: int, shape: torch.Size) -> tuple[int, ...]:
+def coordinate(flat_index: int, shape: torch.Size) -> tuple[int, ...]:
     return tuple(int(i) for i in torch.unravel_index(torch.tensor(flat_index), shape))
 
 
@@ -25,7 +25,7 @@ def difference_in_bits(actual: Tensor, expected: Tensor) -> str:
     for what in ("shape", "dtype"):
         if getattr(actual, what) != getattr(expected, what):
             return f"{what} {getattr(actual, what)}, expected {getattr(expected, what)}"
-    actual, expected = actual.cpu().contiguous(), expected.contiguous()
+    actual, expected = actual.cpu().contiguous(), expected.cpu().contiguous()
     bits = BITS[actual.element_size()]
     if torch.equal(actual.view(bits), expected.view(bits)):
         return ""
@@ -39,7 +39,7 @@ def difference_in_bits(actual: Tensor, expected: Tensor) -> str:
     a, e = actual.flatten()[worst], expected.flatten()[worst]
     return (
         f"{int(wrong.sum())} of {wrong.numel()} elements differ in bits; the worst at "
-        f"{list(_coordinate(worst, actual.shape))}: {a.item()!r} ({_hex(a)}), expected {e.item()!r} ({_hex(e)})"
+        f"{list(coordinate(worst, actual.shape))}: {a.item()!r} ({_hex(a)}), expected {e.item()!r} ({_hex(e)})"
     )
 
 
@@ -57,9 +57,23 @@ class Distance:
 
 
 def distance(actual: Tensor, reference: Tensor, bound: Tensor) -> Distance:
-    """`bound`: of each element's difference, broadcastable to `reference`. What is not finite is infinitely far."""
-    difference = (actual.cpu().double() - reference).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
-    used = torch.where(difference == 0.0, 0.0, difference / bound)
-    worst = int(used.flatten().argmax())
-    largest = difference.max() / reference.abs().max()
-    return Distance(largest.item(), used.flatten()[worst].item(), _coordinate(worst, reference.shape))
+    """From a float64 reference with at least one element.
+
+    Args:
+        bound: of each element's difference, broadcastable to `reference`.
+
+    A value that is not finite is infinitely far from all but the same infinity, or another NaN.
+    """
+    actual = actual.cpu().double()
+    alike = (actual == reference) | (actual.isnan() & reference.isnan())
+    difference = (actual - reference).abs().nan_to_num(nan=torch.inf, posinf=torch.inf).masked_fill(alike, 0.0)
+    used = torch.where(alike, 0.0, difference / bound)
+    most = used.max()
+    worst = int(difference.masked_fill(used < most, -1.0).flatten().argmax())
+    largest = difference.max() / largest_value(reference)
+    return Distance(largest.item(), most.item(), coordinate(worst, reference.shape))
+
+
+def largest_value(x: Tensor) -> float:
+    """The largest finite absolute value; 0 where there is none."""
+    return x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).abs().max().item()

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import bench_peers, ops
-from . import bench_roofline as roofline
+from .. import ops
+from . import peers, roofline
 
 DEVICE = "cuda"
 HEAD_DIM, CONV_WIDTH = 128, 4
@@ -32,6 +32,9 @@ class Arm:
 
     kernels: tuple[str, ...]
     switches: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " + ".join(self.kernels)
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ def recurrence_inputs(case: Case) -> dict[str, Tensor]:
 def prompt_calls(case: Case) -> Calls:
     x = recurrence_inputs(case)
     peer = None
-    if fla := bench_peers.fla():
+    if fla := peers.fla():
         arguments = {n: x[n] for n in ("q", "k", "v", "g", "beta")}
         peer = Peer("fla", lambda: fla.chunk_gated_delta_rule(
             **arguments, initial_state=x["state"], output_final_state=True))  # fmt: skip

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import bench_peers
-from .bench_common import BenchError, MissingExtra
+from . import peers
+from .common import MissingExtra, UsageError
 
 try:
     from matplotlib.axes import Axes
@@ -34,21 +34,21 @@ Points = dict[int, float]  # us a token by tokens
 
 
 def draw(record: Mapping[str, Any], file: Path) -> None:
-    """Draws a record of a benchmark on a GPU (bench_record) as a PNG.
+    """Draws a record of a benchmark on a GPU (record.py) as a PNG.
 
     Raises:
-        BenchError: the record has no head count with prompts of two lengths.
+        UsageError: the record has no head count with prompts of two lengths.
     """
     panels = _panels(record["results"])
     if not panels:
-        raise BenchError("nothing to draw: no case has prompts of one sequence and at least two lengths")
+        raise UsageError("nothing to draw: no case has prompts of one sequence and at least two lengths")
     kernels = dict.fromkeys(result["kernel"] for results in panels.values() for result in results)
     colors = dict(zip(kernels, _cycle(KERNEL_COLORS, len(kernels)), strict=True))
 
     figure = Figure(figsize=(PANEL_INCHES * max(len(panels), 2), HEIGHT_INCHES), dpi=DPI, layout="constrained")
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (case, results) in zip(all_axes, panels.items(), strict=True):
-        _panel(axes, case, results, colors, record.get("quoted") or bench_peers.quoted())
+        _panel(axes, case, results, colors, record.get("quoted") or peers.quoted())
     all_axes[0].set_ylabel("time, µs a token")
     _scale(all_axes)
     figure.supxlabel(_footer(record), fontsize=8, color="#555555")
@@ -147,5 +147,5 @@ def _footer(record: Mapping[str, Any]) -> str:
     return (
         f"{environment['device']} ({environment['arch']}), {versions}; {dimensions}medians of {samples} CUDA-graph "
         "replays, flushed L2; large dots: the kernel that the registry chooses\n"
-        f"quoted from {(record.get('quoted') or bench_peers.quoted())['measured_on']}"
+        f"quoted from {(record.get('quoted') or peers.quoted())['measured_on']}"
     )

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
-from ._devices import package_version
+from .._devices import package_version
 
 FLA_INSTALL = """\
 fla is not installed: no peer is timed. Its two wheels are pure Python. Where there is a network:

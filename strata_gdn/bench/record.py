@@ -3,7 +3,7 @@
 command      the command line, output files without their folders
 environment  device, architecture and versions
 shape        head dimensions and dtype of all cases
-rates        what the card can do, as bench_roofline measures and derives it
+rates        what the card can do, as roofline measures and derives it
 results      one a case and kernel: shape, kernel, all samples, their median, what a call moves and computes, the
              limits that follow in seconds, the binding one and the part of it that was reached, and the peer's
              samples and median
@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .bench_common import BenchError
+from .common import UsageError
 
 # What a reader may rely on; `peer_seconds`, the peer's median, is null where there is no peer.
 ENVIRONMENT_KEYS = ("device", "arch", "torch", "strata_gdn")
@@ -28,6 +28,7 @@ RESULT_KEYS = ("case", "tokens", "sequences", "kernel", "seconds", "median_secon
 
 
 def write(record: Mapping[str, Any], path: Path) -> None:
+    """Any run's record."""
     path.write_text(json.dumps(record, indent=1) + "\n")
 
 
@@ -35,18 +36,18 @@ def read(path: Path) -> dict[str, Any]:
     """A record of a benchmark on a GPU.
 
     Raises:
-        BenchError: the file cannot be read, is no JSON or lacks a key; the message names the file and the key.
+        UsageError: the file cannot be read, is no JSON or lacks a key; the message names the file and the key.
     """
     try:
         record = json.loads(path.read_text())
     except OSError as error:
-        raise BenchError(f"cannot read {path}: {error.strerror}") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise BenchError(f"{path} is no JSON: {error}") from error
+        raise UsageError(f"{path} is no JSON: {error}") from error
     _require(record, ("environment", "results"), f"{path}: the record")
     _require(record["environment"], ENVIRONMENT_KEYS, f"{path}: environment")
     if not isinstance(record["results"], list):
-        raise BenchError(f"{path}: results must be a list; got {type(record['results']).__name__}")
+        raise UsageError(f"{path}: results must be a list; got {type(record['results']).__name__}")
     for i, result in enumerate(record["results"]):
         _require(result, RESULT_KEYS, f"{path}: results[{i}]")
     return record
@@ -54,7 +55,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def _require(value: object, keys: tuple[str, ...], where: str) -> None:
     if not isinstance(value, dict):
-        raise BenchError(f"{where} must be an object; got {type(value).__name__}")
+        raise UsageError(f"{where} must be an object; got {type(value).__name__}")
     for key in keys:
         if key not in value:
-            raise BenchError(f"{where} has no '{key}'; it has {', '.join(value) or 'nothing'}")
+            raise UsageError(f"{where} has no '{key}'; it has {', '.join(value) or 'nothing'}")

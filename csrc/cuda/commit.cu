@@ -1,0 +1,131 @@
+// commit: replay of the accepted tokens of an earlier verify on the states of all layers (replay.cuh): S = α S + k δᵀ,
+// no dot products (docs/math.md (4)).
+//
+//   tensor   shape                            strides                  dtype
+//   state    [S, HV, K, V] or [S, HV, V, K]   last 1, others any       float32, one a layer
+//   k_log    [N, T, H, K]                     last 1, others any       float32, one a layer
+//   d_log    [N, T, HV, V]                    last 1, others any       float32, one a layer
+//   g_log    [N, T, HV]                       any                      float32, one a layer
+//
+// Grid: x = blocks of columns of a head, y = HV x layers, z = sequences. A block is up to four warps, each with one
+// tile of the same value head. Layers whose strides agree, as those of a model do, go in one launch; their addresses
+// travel in the kernel's own parameters, which a captured graph keeps. Shared memory and barriers: none. Sequences with
+// nothing accepted are not touched. Precision: float32.
+#include "cuda/device.h"
+
+#include <algorithm>
+
+#include "cuda/launch.h"
+#include "cuda/replay.cuh"
+
+namespace gdn::gpu {
+namespace {
+
+template <int key_dim>
+struct CommitTraits : TileTraits<key_dim> {
+  static constexpr int most_warps = 4;
+  static constexpr int most_threads = most_warps * kWarp;
+  static constexpr int resident_blocks =
+      key_dim == 256 ? 2 : 3;  // of a multiprocessor: what the registers must leave room for
+};
+
+// Kernel parameters are at most 4 KB everywhere.
+constexpr int kMostLayers = 96;
+struct LayerData {
+  float* state;
+  LogData logs;
+};
+struct CommitKernelParams {
+  HeadShape heads;
+  AcceptedShape window;
+  StateView state;  // of every layer, but for its address
+  TileAccess access;
+  LogStrides log_stride;
+  int32_t first_n, num_layers;
+  LayerData layer[kMostLayers];
+};
+static_assert(sizeof(CommitKernelParams) <= 4096, "kernel parameters are at most 4 KB");
+
+template <class Tr>
+__global__ void __launch_bounds__(Tr::most_threads, Tr::resident_blocks)
+    commit_kernel(const __grid_constant__ CommitKernelParams p) {
+  const auto value_heads = static_cast<uint32_t>(p.heads.value_heads),
+             key_heads = static_cast<uint32_t>(p.heads.key_heads);
+  const uint32_t layer = blockIdx.y / value_heads, head = blockIdx.y % value_heads;
+  TilePlace at;
+  at.n = p.first_n + static_cast<int>(blockIdx.z);
+  const int count = accepted_count(p.window, at.n);
+  const int64_t slot = slot_of(p.window.state_indices, at.n, p.state.slots);
+  if (slot < 0 || count == 0) return;
+  at.head = static_cast<int>(head);
+  at.key_head =
+      static_cast<int>(p.heads.head_map == HeadMap::grouped ? head / (value_heads / key_heads) : head % key_heads);
+  at.column0 = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / kWarp) * Tr::tile_columns;
+  StateView state = p.state;
+  state.data = p.layer[layer].state;
+  Tile<Tr> tile;
+  tile.load(state, p.access, slot, at.head, at.column0);
+  replay_accepted(tile, p.window, p.log_stride, p.layer[layer].logs, at, count);
+  tile.store(state, p.access, slot, at.head, at.column0);
+}
+
+template <class Tr>
+const char* launch(CommitKernelParams& p, int warps, void* stream) {
+  const auto tiles = static_cast<int>(p.heads.value_dim / Tr::tile_columns);
+  const int block_warps = std::min({warps, tiles, Tr::most_warps});
+  constexpr int64_t most_sequences = 65535;
+  for (int64_t n = 0; n < p.window.sequences; n += most_sequences) {
+    p.first_n = static_cast<int32_t>(n);
+    const dim3 grid(static_cast<unsigned>(tiles / block_warps),
+                    static_cast<unsigned>(p.heads.value_heads * p.num_layers),
+                    static_cast<unsigned>(std::min(p.window.sequences - n, most_sequences)));
+    commit_kernel<Tr><<<grid, block_warps * kWarp, 0, static_cast<Stream>(stream)>>>(p);
+    if (const char* refused = launch_error()) return refused;
+  }
+  return nullptr;
+}
+
+const char* launch(CommitKernelParams& p, int warps, void* stream) {
+  switch (p.heads.key_dim) {
+    case 64: return launch<CommitTraits<64>>(p, warps, stream);
+    case 128: return launch<CommitTraits<128>>(p, warps, stream);
+    default: return launch<CommitTraits<256>>(p, warps, stream);
+  }
+}
+
+bool same(const LogStrides& a, const LogStrides& b) {
+  return std::equal(a.g, a.g + 3, b.g) && std::equal(a.k, a.k + 4, b.k) && std::equal(a.d, a.d + 4, b.d) &&
+         a.packed == b.packed;
+}
+bool same_strides(const StateView& a, const StateView& b) {
+  return a.slots == b.slots && a.slot_stride == b.slot_stride && a.head_stride == b.head_stride &&
+         a.key_stride == b.key_stride && a.value_stride == b.value_stride;
+}
+
+}  // namespace
+
+const char* commit(const CommitParams& params, int warps, void* stream) {
+  CommitKernelParams p = {};
+  p.heads = params.heads;
+  p.window = params.window;
+  const auto most_layers = std::min<int64_t>(kMostLayers, 65535 / std::max<int64_t>(1, params.heads.value_heads));
+  for (int64_t i = 0; i < params.num_layers;) {
+    const CommitLayer& first = params.layers[i];
+    p.state = first.state;
+    p.access = tile_access(first.state);
+    p.log_stride = log_strides(first.logs);
+    p.num_layers = 0;
+    for (; i < params.num_layers && p.num_layers < most_layers; ++i) {
+      const CommitLayer& layer = params.layers[i];
+      if (!same_strides(layer.state, p.state) || tile_access(layer.state) != p.access ||
+          !same(log_strides(layer.logs), p.log_stride)) {
+        break;
+      }
+      p.layer[p.num_layers++] = {layer.state.data, log_data(layer.logs)};
+    }
+    if (const char* refused = launch(p, warps, stream)) return refused;
+  }
+  return nullptr;
+}
+
+}  // namespace gdn::gpu

@@ -1,0 +1,268 @@
+// A tile of a state in a warp's registers, 64 values a lane: what decode, verify and commit share. docs/kernels/step.md:
+// roofline, why this shape, what was tried.
+//
+// Lane = groups * place + group. A lane has the rows of one row group (docs/contract.md: row i is in group (i div 4) mod
+// 8) of `columns` neighbouring columns; the places lie side by side. Where columns are contiguous and K = 128 a warp has
+// four of the eight groups and its neighbour the others ("paired"), so that what eight places read of a row is a whole
+// 128-byte line; elsewhere a warp has all eight, and four places. The two sums over K are a chain in a lane, exchanges
+// between the lanes of a place, and for a pair one exchange through shared memory (pair_sum.cuh).
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/pack.cuh"
+
+namespace gdn::gpu {
+
+// How a state's values can be read and written: four neighbouring ones on a 16-byte boundary, or one by one.
+enum class TileAccess : int32_t { scalar, along_columns, along_rows };
+
+inline TileAccess tile_access(const StateView& state) {
+  const auto aligned = [&](int64_t a, int64_t b, int64_t c) {
+    return reinterpret_cast<uintptr_t>(state.data) % 16 == 0 && a % 4 == 0 && b % 4 == 0 && c % 4 == 0;
+  };
+  if (state.value_stride == 1 && aligned(state.slot_stride, state.head_stride, state.key_stride)) {
+    return TileAccess::along_columns;
+  }
+  if (state.key_stride == 1 && aligned(state.slot_stride, state.head_stride, state.value_stride)) {
+    return TileAccess::along_rows;
+  }
+  return TileAccess::scalar;
+}
+
+template <int key_dim, TileAccess tile_access>
+struct TileTraits {
+  static constexpr int K = key_dim;
+  static constexpr TileAccess access = tile_access;
+  static constexpr int all_groups = 8;
+  static constexpr bool paired = K == 128 && access != TileAccess::along_rows;
+  static constexpr int tile_warps = paired ? 2 : 1;  // that share their columns
+  static constexpr int groups = all_groups / tile_warps;
+  static constexpr int quad = 4;  // consecutive rows of a group
+  static constexpr int quads = K / (all_groups * quad);
+  static constexpr int lane_values = 64;
+  static constexpr int columns = lane_values / (quads * quad);  // of a lane: 8, 4 or 2
+  static constexpr int places = kWarp / groups;
+  static constexpr int tile_columns = places * columns;  // of tile_warps warps
+  static constexpr int vector = columns < 4 ? columns : 4;
+
+  static_assert(K % (all_groups * quad) == 0, "a group has whole quads of rows");
+  static_assert(columns <= groups, "each column's sum ends in a lane of its own");
+};
+
+// f(TileTraits-like<K, access>{}) for a state's K and access.
+template <template <int, TileAccess> class Traits, class F>
+const char* with_tile_traits(int64_t key_dim, TileAccess access, F f) {
+  const auto with_access = [&](auto key) {
+    constexpr int K = decltype(key)::value;
+    switch (access) {
+      case TileAccess::along_columns: return f(Traits<K, TileAccess::along_columns>{});
+      case TileAccess::along_rows: return f(Traits<K, TileAccess::along_rows>{});
+      default: return f(Traits<K, TileAccess::scalar>{});
+    }
+  };
+  switch (key_dim) {
+    case 64: return with_access(std::integral_constant<int, 64>{});
+    case 128: return with_access(std::integral_constant<int, 128>{});
+    default: return with_access(std::integral_constant<int, 256>{});
+  }
+}
+
+template <class Tr>
+class Tile {
+ public:
+  __device__ Tile()
+      : lane_group_(threadIdx.x % Tr::groups),
+        group_(threadIdx.x / kWarp % Tr::tile_warps * Tr::groups + lane_group_),
+        place_(threadIdx.x % kWarp / Tr::groups) {}
+
+  // The first of a block's columns that the warp's tile has.
+  static __device__ int first_column() {
+    return static_cast<int>(threadIdx.x) / (kWarp * Tr::tile_warps) * Tr::tile_columns;
+  }
+  // A lane's first column within the tile.
+  __device__ int column() const { return place_ * Tr::columns; }
+  // The column within the tile whose sum the lane owns. Where there are more groups than columns several lanes own the
+  // same one; the first of them stores it.
+  __device__ int owned_column() const {
+    int at = 0;
+#pragma unroll
+    for (int distance = 1, half = Tr::columns / 2; half > 0; distance *= 2, half /= 2) {
+      at += (lane_group_ & distance) != 0 ? half : 0;
+    }
+    return column() + at;
+  }
+  __device__ bool stores_owned() const { return group_ < Tr::columns; }
+
+  __device__ void zero() {
+#pragma unroll
+    for (int m = 0; m < Tr::quads; ++m) {
+#pragma unroll
+      for (int i = 0; i < Tr::quad; ++i) {
+#pragma unroll
+        for (int c = 0; c < Tr::columns; ++c) S_[m][i][c] = 0.0f;
+      }
+    }
+  }
+
+  // `column0`: of the tile in its head.
+  __device__ __forceinline__ void load(const StateView& state, int64_t slot, int64_t head, int64_t column0) {
+    const float* from = first(state, slot, head, column0);
+    for_each_vector(state, [&](int64_t offset, auto values) {
+      const auto x = *reinterpret_cast<const Floats<values.count>*>(from + offset);
+#pragma unroll
+      for (int j = 0; j < values.count; ++j) S_[values.m][values.row(j)][values.column(j)] = x.value[j];
+    });
+  }
+  __device__ __forceinline__ void store(const StateView& state, int64_t slot, int64_t head, int64_t column0) const {
+    float* to = first(state, slot, head, column0);
+    for_each_vector(state, [&](int64_t offset, auto values) {
+      Floats<values.count> x;
+#pragma unroll
+      for (int j = 0; j < values.count; ++j) x.value[j] = S_[values.m][values.row(j)][values.column(j)];
+      *reinterpret_cast<Floats<values.count>*>(to + offset) = x;
+    });
+  }
+
+  // A group's values out of a row of K elements.
+  struct Row {
+    float value[Tr::quads][Tr::quad];
+    __device__ __forceinline__ void scale(float factor) {
+#pragma unroll
+      for (int m = 0; m < Tr::quads; ++m) {
+#pragma unroll
+        for (int i = 0; i < Tr::quad; ++i) value[m][i] = value[m][i] * factor;
+      }
+    }
+  };
+  // packed: `from` is on a boundary of four elements.
+  template <class Element>
+  __device__ __forceinline__ Row row(const Element* from, bool packed = true) const {
+    Row r;
+#pragma unroll
+    for (int m = 0; m < Tr::quads; ++m) {
+      Pack<Element, Tr::quad> x;
+      if (packed) {
+        x = *reinterpret_cast<const Pack<Element, Tr::quad>*>(from + row_of(m, 0));
+      } else {
+        x.gather(from + row_of(m, 0));
+      }
+      x.widen(r.value[m]);
+    }
+    return r;
+  }
+
+  // (2) and (5): sum over the warp's groups of S x, for the column that the lane owns.
+  __device__ __forceinline__ float dot(const Row& x) const {
+    float sum[Tr::columns];
+#pragma unroll
+    for (int c = 0; c < Tr::columns; ++c) sum[c] = 0.0f;
+    for_each_row([&](int m, int i) {
+#pragma unroll
+      for (int c = 0; c < Tr::columns; ++c) sum[c] = fmaf(S_[m][i][c], x.value[m][i], sum[c]);
+    });
+    return sum_groups<1, Tr::columns>(sum);
+  }
+
+  // From the lane that owns each column to all lanes of its place.
+  __device__ __forceinline__ void spread(float mine, float (&all)[Tr::columns]) const {
+    all[0] = mine;
+    gather_at<Tr::columns / 2, 1>(all);
+  }
+
+  // (4)
+  __device__ __forceinline__ void update(float alpha, const Row& k, const float (&delta)[Tr::columns]) {
+    for_each_row([&](int m, int i) {
+#pragma unroll
+      for (int c = 0; c < Tr::columns; ++c) S_[m][i][c] = fmaf(alpha, S_[m][i][c], k.value[m][i] * delta[c]);
+    });
+  }
+
+ private:
+  template <int n>
+  struct alignas(4 * n) Floats {
+    static constexpr int count = n;
+    float value[n];
+  };
+
+  template <class F>
+  __device__ __forceinline__ void for_each_row(F f) const {
+#pragma unroll
+    for (int m = 0; m < Tr::quads; ++m) {
+#pragma unroll
+      for (int i = 0; i < Tr::quad; ++i) f(m, i);
+    }
+  }
+  // `count` neighbouring values from quad m, row i and column c on, along the columns or along the rows of the quad.
+  template <int n, bool along_rows>
+  struct Values {
+    static constexpr int count = n;
+    int m, i, c;
+    __device__ constexpr int row(int j) const { return along_rows ? i + j : i; }
+    __device__ constexpr int column(int j) const { return along_rows ? c : c + j; }
+  };
+  template <class F>
+  __device__ __forceinline__ void for_each_vector(const StateView& state, F f) const {
+    constexpr bool along_rows = Tr::access == TileAccess::along_rows;
+    constexpr int n = Tr::access == TileAccess::scalar ? 1 : along_rows ? Tr::quad : Tr::vector;
+    constexpr int row_step = along_rows ? n : 1, column_step = along_rows ? 1 : n;
+#pragma unroll
+    for (int m = 0; m < Tr::quads; ++m) {
+#pragma unroll
+      for (int i = 0; i < Tr::quad; i += row_step) {
+#pragma unroll
+        for (int c = 0; c < Tr::columns; c += column_step) {
+          const int64_t offset = along_rows ? row_of(m, i) + c * state.value_stride
+                                 : Tr::access == TileAccess::scalar
+                                     ? row_of(m, i) * state.key_stride + c * state.value_stride
+                                     : row_of(m, i) * state.key_stride + c;
+          f(offset, Values<n, along_rows>{m, i, c});
+        }
+      }
+    }
+  }
+  __device__ int row_of(int m, int i) const { return (m * Tr::all_groups + group_) * Tr::quad + i; }
+  __device__ float* first(const StateView& state, int64_t slot, int64_t head, int64_t column0) const {
+    return state.data + slot * state.slot_stride + head * state.head_stride + (column0 + column()) * state.value_stride;
+  }
+
+  // ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7)), or a pair's half of it: at each distance the two lanes share the
+  // columns that they still have, until one is left; then both add it.
+  template <int distance, int n>
+  __device__ __forceinline__ float sum_groups(float (&x)[Tr::columns]) const {
+    if constexpr (distance == Tr::groups) {
+      return x[0];
+    } else if constexpr (n == 1) {
+      x[0] += shuffle_xor(x[0], distance);
+      return sum_groups<2 * distance, 1>(x);
+    } else {
+      const bool upper = (lane_group_ & distance) != 0;
+#pragma unroll
+      for (int c = 0; c < n / 2; ++c) {
+        const float keep = upper ? x[c + n / 2] : x[c], give = upper ? x[c] : x[c + n / 2];
+        x[c] = keep + shuffle_xor(give, distance);
+      }
+      return sum_groups<2 * distance, n / 2>(x);
+    }
+  }
+  // The way back: each exchange doubles the columns that a lane knows.
+  template <int distance, int known>
+  __device__ __forceinline__ void gather_at(float (&x)[Tr::columns]) const {
+    if constexpr (distance > 0) {
+      const bool upper = (lane_group_ & distance) != 0;
+#pragma unroll
+      for (int c = 0; c < known; ++c) {
+        const float other = shuffle_xor(x[c], distance);
+        const float mine = x[c];
+        x[c] = upper ? other : mine;
+        x[c + known] = upper ? mine : other;
+      }
+      gather_at<distance / 2, 2 * known>(x);
+    }
+  }
+
+  int lane_group_, group_, place_;
+  float S_[Tr::quads][Tr::quad][Tr::columns];
+};
+
+}  // namespace gdn::gpu

@@ -1,0 +1,63 @@
+"""What the commands that measure share: errors, what they require, and which cases are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import torch
+
+from .. import registry
+
+
+class UsageError(ValueError):
+    """A wrong option or a wrong record: one line for the user, not a traceback."""
+
+
+class MissingExtra(ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""
+
+
+def require_folders(*files: Path | None) -> None:
+    """Before a run that ends with writing these files.
+
+    Raises:
+        UsageError: a file's folder does not exist.
+    """
+    for file in files:
+        if file and not file.absolute().parent.is_dir():
+            raise UsageError(f"no folder to write {file} to")
+
+
+def require_gpu() -> None:
+    """Before a run on a GPU.
+
+    Raises:
+        UsageError: there is none, or this build has no kernels for it.
+    """
+    if not (torch.cuda.is_available() and registry.build().cuda):
+        raise UsageError("--device cuda needs a GPU that torch sees and a build with kernels for it")
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+NamedCase = TypeVar("NamedCase", bound=Named)
+
+
+def select(cases: Sequence[NamedCase], wanted: Sequence[str] | None) -> list[NamedCase]:
+    """The cases whose name contains one of the `wanted` texts, in the table's order; all of them for None.
+
+    Raises:
+        UsageError: a text that is in no case's name; the message lists the names.
+    """
+    if not wanted:
+        return list(cases)
+    names = dict.fromkeys(case.name for case in cases)
+    for text in wanted:
+        if not any(text in name for name in names):
+            raise UsageError(f"--case '{text}' is in no case's name; the cases are: {', '.join(names)}")
+    return [case for case in cases if any(text in case.name for text in wanted)]
