@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hv", type=int, default=48, help="value heads (default 48)")
     parser.add_argument("--k", type=int, default=128, help="key dimension (default 128)")
     parser.add_argument("--v", type=int, default=128, help="value dimension (default 128)")
+    parser.add_argument("--tree", action="store_true", help="a verify with parents")
     parser.add_argument("--precision", default="auto", help="auto, exact, fp32 or fast (default auto)")
     parser.add_argument("--env", type=_switch, action="append", metavar="NAME=VALUE",
                         help="a switch, repeatable; given once or more, these replace the environment's")  # fmt: skip
@@ -58,11 +59,11 @@ def text(args: argparse.Namespace) -> str:
     arch = registry.cpu_arch() if args.arch == "cpu" and env is None else args.arch
     decision = registry.decide(
         args.op, arch=arch, sms=args.sms, dtype=args.dtype, tokens=args.tokens, n=args.n, h=args.h, hv=args.hv,
-        k=args.k, v=args.v, precision=args.precision, env=env,
+        k=args.k, v=args.v, precision=args.precision, tree=args.tree, env=env,
     )  # fmt: skip
     shape = f"N={args.n} T={args.tokens} H={args.h} HV={args.hv} K={args.k} V={args.v}"
     rows = [
-        ("op", f"{args.op}, {shape}, {args.dtype}, precision {args.precision}"),
+        ("op", f"{args.op}, {shape}, {args.dtype}, precision {args.precision}{', a tree' * args.tree}"),
         ("device", arch if args.sms is None else f"{arch}, {args.sms} SMs"),
         ("kernel", decision.kernel or "none"),
         ("config", ", ".join(f"{name}={value}" for name, value in decision.config.items()) or "none"),

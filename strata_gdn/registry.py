@@ -39,10 +39,11 @@ class Decision:
     """What runs, or, with an empty `kernel` (the decision is then false), why nothing does.
 
     Attributes:
-        kernel: the registry id, which is also the kernel's file name.
-        config: what the kernel is launched with; on the CPU `{"isa": "avx512" | "avx2" | "baseline"}`, for the CUDA
-            kernels on states the value columns a block and, for a prompt, the value heads a thread; `pipelined` and
-            `batched` are there where a switch turned them off.
+        kernel: the registry id, which is also the kernel's file name; where a call is several kernels one after
+            another, their ids in that order: "commit, verify_tree".
+        config: what the kernel is launched with: on the CPU `{"isa": "avx512" | "avx2" | "baseline"}`; for the CUDA
+            kernels on states `columns`, the value columns a block, and for a prompt `heads`, the value heads a thread;
+            `"pipelined": "0"` and `"batched": "0"` only where GDN_PIPELINE=0 and GDN_COMMIT_SPLIT=0 made them so.
         reason: a sentence.
         rejected: (kernel, reason) of each candidate that came before the chosen one.
     """
@@ -136,7 +137,7 @@ def decide(
         k: the key dimension K.
         v: the value dimension V.
         precision: "auto", "exact", "fp32" or "fast".
-        tree: a verify with parents.
+        tree: a verify with parents; other ops have no trees.
         env: exactly these switches, instead of the environment and the overrides in force.
 
     Raises:
@@ -151,8 +152,9 @@ def decide(
     if hv % h:
         raise ValueError(f"decide: hv must be a multiple of h={h}; got {hv}")
     kernel, config, reason, rejected = _C.decide(
-        op, arch, sms or 0, str(dtype).removeprefix("torch."), tokens, n, h, hv, k, v, precision, tree, _environment(env)
-    )
+        op, arch, sms or 0, str(dtype).removeprefix("torch."), tokens, n, h, hv, k, v, precision, tree,
+        _environment(env),
+    )  # fmt: skip
     return Decision(kernel, config, reason, tuple(rejected))
 
 

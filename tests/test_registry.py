@@ -26,6 +26,7 @@ CHOICES = {
     "GDN_CHUNKED": ["0", "1", "2"],
     "GDN_KEYHEAD": ["0", "1"],
     "GDN_PIPELINE": ["0", "1"],
+    "GDN_STEP": ["0", "1"],
     "GDN_SPLIT": ["0", "1"],
     "GDN_COMMIT_SPLIT": ["0", "1"],
     "GDN_CONVL2": ["0", "1"],
@@ -89,6 +90,7 @@ def test_table_of_switches() -> None:
 GDN_CHUNKED | runtime | 0, 1 or 2 | None | built-in
 GDN_KEYHEAD | runtime | 0 or 1 | None | built-in
 GDN_PIPELINE | runtime | 0 or 1 | 1 | built-in
+GDN_STEP | runtime | 0 or 1 | 1 | built-in
 GDN_SPLIT | runtime | 0 or 1 | 0 | built-in
 GDN_COMMIT_SPLIT | runtime | 0 or 1 | None | built-in
 GDN_CONVL2 | runtime | 0 or 1 | 0 | built-in
@@ -191,6 +193,7 @@ def test_a_value_that_is_not_allowed() -> None:
 GDN_CHUNKED must be 0, 1 or 2; got '3'
 GDN_KEYHEAD must be 0 or 1; got 'yes'
 GDN_PIPELINE must be 0 or 1; got 'yes'
+GDN_STEP must be 0 or 1; got 'yes'
 GDN_SPLIT must be 0 or 1; got 'yes'
 GDN_COMMIT_SPLIT must be 0 or 1; got 'yes'
 GDN_CONVL2 must be 0 or 1; got 'yes'
@@ -397,7 +400,7 @@ gated_delta_rule_commit_layers_: commit_cpu [isa=avx2] the only kernel for gated
 gated_delta_rule_commit_verify_: commit_verify_cpu [isa=avx2] the only kernel for gated_delta_rule_commit_verify on cpu
 causal_conv1d: conv_cpu [isa=avx2] the only kernel for causal_conv1d on cpu
 causal_conv1d_: conv_cpu [isa=avx2] the only kernel for causal_conv1d on cpu
-causal_conv1d_verify: conv_cpu [isa=avx2] the only kernel for causal_conv1d on cpu
+causal_conv1d_verify: conv_cpu [isa=avx2] the only kernel for causal_conv1d_verify on cpu
 causal_conv1d_commit_: conv_commit_cpu [isa=avx2] the only kernel for causal_conv1d_commit on cpu
 causal_conv1d_commit_layers_: conv_commit_cpu [isa=avx2] the only kernel for causal_conv1d_commit on cpu
 qk_l2norm: l2norm_cpu [isa=avx2] the only kernel for qk_l2norm on cpu
@@ -410,26 +413,64 @@ gdn_verify_layer: verify_layer_cpu [isa=avx2] the only kernel for gdn_verify_lay
 
 def test_every_op_on_a_gpu() -> None:
     """What a build with CUDA and ROCm kernels serves; the same table on a build without."""
-    lines = []
+    calls: dict[str, dict[str, int]] = {op: {} for op in OPS}
+    calls |= {f"{op} 2048 tokens": {"tokens": 2048} for op in OPS[:2]}
+    calls |= {f"{op} tree": {"tree": True} for op in OPS if "verify" in op}
+    archs_of: dict[str, list[str]] = {}
     for arch in [arch for arch in ["sm_70", *ARCHS] if not arch.startswith("cpu")]:
-        served = {op: d.kernel for op in OPS if (d := registry.decide(op, arch=arch, env={}))}
-        lines.append(f"{arch:8} {' '.join(f'{op}={kernel}' for op, kernel in served.items()) or '-'}")
+        served = {name: registry.decide(name.split()[0], arch=arch, env={}, **call) for name, call in calls.items()}
+        table = "".join(f"\n  {name}: {decision.kernel}" for name, decision in served.items() if decision)
+        archs_of.setdefault(table or " -", []).append(arch)
     assert_expected_inline(
-        "\n".join(lines),
+        "\n".join(f"{' '.join(archs)}:{table}" for table, archs in archs_of.items()),
         """\
-sm_70    -
-sm_75    gated_delta_rule=rec_columns gated_delta_rule_=rec_columns causal_conv1d=causal_conv1d causal_conv1d_=causal_conv1d causal_conv1d_verify=causal_conv1d qk_l2norm=qk_l2norm gdn_gates=gdn_gates gated_rms_norm=gated_rms_norm
-sm_80    gated_delta_rule=rec_keyhead gated_delta_rule_=rec_keyhead causal_conv1d=causal_conv1d causal_conv1d_=causal_conv1d causal_conv1d_verify=causal_conv1d qk_l2norm=qk_l2norm gdn_gates=gdn_gates gated_rms_norm=gated_rms_norm
-sm_86    gated_delta_rule=rec_keyhead gated_delta_rule_=rec_keyhead causal_conv1d=causal_conv1d causal_conv1d_=causal_conv1d causal_conv1d_verify=causal_conv1d qk_l2norm=qk_l2norm gdn_gates=gdn_gates gated_rms_norm=gated_rms_norm
-sm_89    gated_delta_rule=rec_keyhead gated_delta_rule_=rec_keyhead causal_conv1d=causal_conv1d causal_conv1d_=causal_conv1d causal_conv1d_verify=causal_conv1d qk_l2norm=qk_l2norm gdn_gates=gdn_gates gated_rms_norm=gated_rms_norm
-sm_90    gated_delta_rule=rec_keyhead gated_delta_rule_=rec_keyhead causal_conv1d=causal_conv1d causal_conv1d_=causal_conv1d causal_conv1d_verify=causal_conv1d qk_l2norm=qk_l2norm gdn_gates=gdn_gates gated_rms_norm=gated_rms_norm
-sm_100   gated_delta_rule=rec_keyhead gated_delta_rule_=rec_keyhead causal_conv1d=causal_conv1d causal_conv1d_=causal_conv1d causal_conv1d_verify=causal_conv1d qk_l2norm=qk_l2norm gdn_gates=gdn_gates gated_rms_norm=gated_rms_norm
-sm_120   gated_delta_rule=rec_keyhead gated_delta_rule_=rec_keyhead causal_conv1d=causal_conv1d causal_conv1d_=causal_conv1d causal_conv1d_verify=causal_conv1d qk_l2norm=qk_l2norm gdn_gates=gdn_gates gated_rms_norm=gated_rms_norm
-gfx1030  -
-gfx1100  -
-gfx1151  -
-gfx1200  -
-gfx1201  -""",
+sm_70 gfx1030 gfx1100 gfx1151 gfx1200 gfx1201: -
+sm_75:
+  gated_delta_rule: step
+  gated_delta_rule_: step
+  gated_delta_rule_verify: verify
+  gated_delta_rule_commit_: commit
+  gated_delta_rule_commit_layers_: commit
+  gated_delta_rule_commit_verify_: commit_verify
+  causal_conv1d: causal_conv1d
+  causal_conv1d_: causal_conv1d
+  causal_conv1d_verify: causal_conv1d
+  causal_conv1d_commit_: conv_commit
+  causal_conv1d_commit_layers_: conv_commit
+  qk_l2norm: qk_l2norm
+  gdn_gates: gdn_gates
+  gated_rms_norm: gated_rms_norm
+  gdn_decode_layer_: causal_conv1d, gdn_gates, step, gated_rms_norm
+  gdn_verify_layer: causal_conv1d, gdn_gates, verify, gated_rms_norm
+  gated_delta_rule 2048 tokens: rec_columns
+  gated_delta_rule_ 2048 tokens: rec_columns
+  gated_delta_rule_verify tree: verify_tree
+  gated_delta_rule_commit_verify_ tree: commit, verify_tree
+  causal_conv1d_verify tree: causal_conv1d
+  gdn_verify_layer tree: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm
+sm_80 sm_86 sm_89 sm_90 sm_100 sm_120:
+  gated_delta_rule: step
+  gated_delta_rule_: step
+  gated_delta_rule_verify: verify
+  gated_delta_rule_commit_: commit
+  gated_delta_rule_commit_layers_: commit
+  gated_delta_rule_commit_verify_: commit_verify
+  causal_conv1d: causal_conv1d
+  causal_conv1d_: causal_conv1d
+  causal_conv1d_verify: causal_conv1d
+  causal_conv1d_commit_: conv_commit
+  causal_conv1d_commit_layers_: conv_commit
+  qk_l2norm: qk_l2norm
+  gdn_gates: gdn_gates
+  gated_rms_norm: gated_rms_norm
+  gdn_decode_layer_: causal_conv1d, gdn_gates, step, gated_rms_norm
+  gdn_verify_layer: causal_conv1d, gdn_gates, verify, gated_rms_norm
+  gated_delta_rule 2048 tokens: rec_keyhead
+  gated_delta_rule_ 2048 tokens: rec_keyhead
+  gated_delta_rule_verify tree: verify_tree
+  gated_delta_rule_commit_verify_ tree: commit, verify_tree
+  causal_conv1d_verify tree: causal_conv1d
+  gdn_verify_layer tree: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm""",
     )
 
 
@@ -441,10 +482,16 @@ def test_decisions_and_their_reasons() -> None:
         ("gated_delta_rule", {"arch": "cpu-avx512", "k": 96}),
         ("gated_delta_rule", {"arch": "cpu-avx512", "v": 512}),
         ("gated_delta_rule_verify", {"arch": "cpu-avx512", "tokens": 129}),
+        ("causal_conv1d_verify", {"arch": "cpu-avx512", "tokens": 129}),
         ("gdn_decode_layer_", {"arch": "cpu-avx512", "tokens": 9}),
         ("qk_l2norm", {"arch": "cpu-avx2", "k": 80, "v": 80}),
         ("gdn_gates", {"arch": "cpu-avx2", "k": 80, "v": 80}),
         ("gated_delta_rule", {"arch": "sm_86", "sms": 28, "tokens": 2048, "env": {"GDN_CHUNKED": 2}}),
+        ("gated_delta_rule", {"arch": "sm_75", "tokens": 2048, "k": 96}),
+        ("gated_delta_rule", {"arch": "sm_70", "tokens": 2048}),
+        ("gated_delta_rule_verify", {"arch": "sm_90", "tokens": 8, "tree": True}),
+        ("gdn_verify_layer", {"arch": "sm_90", "tokens": 8}),
+        ("gdn_verify_layer", {"arch": "sm_90", "tokens": 9, "tree": True}),
         ("gdn_gates", {"arch": "sm_90"}),
         ("gdn_gates", {"arch": "sm_70"}),
         ("gdn_gates", {"arch": "sm_90", "env": {"GDN_EMULATE": "sm_86"}}),
@@ -481,6 +528,9 @@ gated_delta_rule arch=cpu-avx512 v=512
 gated_delta_rule_verify arch=cpu-avx512 tokens=129
   none [] T must be at most 128; got 129
     verify_cpu: T must be at most 128; got 129
+causal_conv1d_verify arch=cpu-avx512 tokens=129
+  none [] T must be at most 128; got 129
+    conv_cpu: T must be at most 128; got 129
 gdn_decode_layer_ arch=cpu-avx512 tokens=9
   none [] T must be at most 8; got 9
     decode_layer_cpu: T must be at most 8; got 9
@@ -491,6 +541,26 @@ gdn_gates arch=cpu-avx2 k=80 v=80
   gates_cpu [isa=avx2] the only kernel for gdn_gates on cpu
 gated_delta_rule arch=sm_86 sms=28 tokens=2048 env={'GDN_CHUNKED': 2}
   rec_keyhead [heads=3 columns=16] the first kernel that fits gated_delta_rule on sm_86, measured in benchmarks/prompt_h200.json
+    step: takes at most 16 tokens a sequence; this is T=2048
+gated_delta_rule arch=sm_75 tokens=2048 k=96
+  none [] K must be 64, 128 or 256; got 96
+    step: K must be 64, 128 or 256; got 96
+    rec_keyhead: needs sm_80 or newer; this is sm_75
+    rec_columns: K must be 64, 128 or 256; got 96
+gated_delta_rule arch=sm_70 tokens=2048
+  none [] no kernel of this build serves gated_delta_rule on sm_70: step: needs sm_75 or newer; this is sm_70; rec_keyhead: needs sm_80 or newer; this is sm_70; rec_columns: needs sm_75 or newer; this is sm_70
+    step: needs sm_75 or newer; this is sm_70
+    rec_keyhead: needs sm_80 or newer; this is sm_70
+    rec_columns: needs sm_75 or newer; this is sm_70
+gated_delta_rule_verify arch=sm_90 tokens=8 tree=True
+  verify_tree [columns=64] the only kernel for gated_delta_rule_verify of a tree on sm_90
+    verify: takes a chain of tokens; this is a tree
+gdn_verify_layer arch=sm_90 tokens=8
+  causal_conv1d, gdn_gates, verify, gated_rms_norm [columns=64] the first kernels that fit gdn_verify_layer on sm_90, measured in benchmarks/decode_h200.json
+gdn_verify_layer arch=sm_90 tokens=9 tree=True
+  none [] T must be at most 8; got 9
+    causal_conv1d, gdn_gates, verify, gated_rms_norm: T must be at most 8; got 9
+    causal_conv1d, gdn_gates, verify_tree, gated_rms_norm: T must be at most 8; got 9
 gdn_gates arch=sm_90
   gdn_gates [] the only kernel for gdn_gates on sm_90
 gdn_gates arch=sm_70
@@ -599,6 +669,11 @@ def _command(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return f"{output.out}{output.err}status {status}"
 
 
+def _explained(capsys: pytest.CaptureFixture[str], argv: str) -> str:
+    """Without the line that only a build without the device's kernels has."""
+    return re.sub(r"^build .*\n", "", _command(capsys, *argv.split()), flags=re.M)
+
+
 def test_explain_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     argv = "explain --op gated_delta_rule_ --arch cpu-avx512 --tokens 5 --env GDN_CPU_ISA=avx2 --env GDN_CHUNKED=1"
     assert_expected_inline(
@@ -618,17 +693,109 @@ status 0""",
 
 
 def test_explain_without_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = "explain --op gated_delta_rule_verify --arch sm_86 --sms 28 --tokens 2048 --env GDN_CHUNKED=2"
+    argv = "explain --op gated_delta_rule_verify --arch gfx1100 --sms 48 --tokens 2048 --env GDN_CHUNKED=2"
     assert_expected_inline(
         _command(capsys, *argv.split()),
         """\
 op        gated_delta_rule_verify, N=1 T=2048 H=16 HV=48 K=128 V=128, bfloat16, precision auto
-device    sm_86, 28 SMs
+device    gfx1100, 48 SMs
 kernel    none
 config    none
-reason    no kernel of this build serves gated_delta_rule_verify on sm_86
+reason    no kernel of this build serves gated_delta_rule_verify on gfx1100
 rejected  none
 switch    GDN_CHUNKED=2 (environment): no effect on this decision
+switch    GDN_EMULATE=unset (built-in)
+status 0""",
+    )
+
+
+def test_explain_a_decode_step(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = "explain --op gated_delta_rule_ --arch sm_86 --sms 28 --n 8 --env GDN_SPLIT=1"
+    assert_expected_inline(
+        _explained(capsys, argv),
+        """\
+op        gated_delta_rule_, N=8 T=1 H=16 HV=48 K=128 V=128, bfloat16, precision auto
+device    sm_86, 28 SMs
+kernel    step
+config    columns=32
+reason    the first kernel that fits gated_delta_rule on sm_86, measured in benchmarks/decode_h200.json
+rejected  none
+switch    GDN_KEYHEAD=unset (built-in)
+switch    GDN_PIPELINE=1 (built-in)
+switch    GDN_STEP=1 (built-in)
+switch    GDN_SPLIT=1 (environment)
+switch    GDN_EMULATE=unset (built-in)
+status 0""",
+    )
+
+
+def test_explain_a_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = "explain --op gated_delta_rule_ --arch sm_86 --sms 28 --tokens 17 --env GDN_PIPELINE=0"
+    assert_expected_inline(
+        _explained(capsys, argv),
+        """\
+op        gated_delta_rule_, N=1 T=17 H=16 HV=48 K=128 V=128, bfloat16, precision auto
+device    sm_86, 28 SMs
+kernel    rec_keyhead
+config    heads=3, columns=16, pipelined=0
+reason    the first kernel that fits gated_delta_rule on sm_86, measured in benchmarks/prompt_h200.json
+rejected  step: takes at most 16 tokens a sequence; this is T=17
+switch    GDN_KEYHEAD=unset (built-in)
+switch    GDN_PIPELINE=0 (environment)
+switch    GDN_STEP=1 (built-in)
+switch    GDN_SPLIT=0 (built-in)
+switch    GDN_EMULATE=unset (built-in)
+status 0""",
+    )
+
+
+def test_explain_a_tree(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = "explain --op gdn_verify_layer --arch sm_90 --tokens 8 --tree --env GDN_STEP=0"
+    assert_expected_inline(
+        _explained(capsys, argv),
+        """\
+op        gdn_verify_layer, N=1 T=8 H=16 HV=48 K=128 V=128, bfloat16, precision auto, a tree
+device    sm_90
+kernel    causal_conv1d, gdn_gates, verify_tree, gated_rms_norm
+config    columns=64
+reason    the only kernels for gdn_verify_layer of a tree on sm_90
+rejected  causal_conv1d, gdn_gates, verify, gated_rms_norm: takes a chain of tokens; this is a tree
+switch    GDN_STEP=0 (environment): no effect on this decision
+switch    GDN_SPLIT=0 (built-in)
+switch    GDN_EMULATE=unset (built-in)
+status 0""",
+    )
+
+
+def test_explain_a_commit_of_all_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = "explain --op gated_delta_rule_commit_layers_ --arch sm_90 --tokens 8 --env GDN_COMMIT_SPLIT=0"
+    assert_expected_inline(
+        _explained(capsys, argv),
+        """\
+op        gated_delta_rule_commit_layers_, N=1 T=8 H=16 HV=48 K=128 V=128, bfloat16, precision auto
+device    sm_90
+kernel    commit
+config    columns=64, batched=0
+reason    the first kernel that fits gated_delta_rule_commit_layers on sm_90, measured in benchmarks/decode_h200.json
+rejected  none
+switch    GDN_COMMIT_SPLIT=0 (environment)
+switch    GDN_EMULATE=unset (built-in)
+status 0""",
+    )
+
+
+def test_explain_more_tokens_than_the_op_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = "explain --op causal_conv1d_verify --arch sm_90 --tokens 200 --env GDN_SPLIT=1"
+    assert_expected_inline(
+        _explained(capsys, argv),
+        """\
+op        causal_conv1d_verify, N=1 T=200 H=16 HV=48 K=128 V=128, bfloat16, precision auto
+device    sm_90
+kernel    none
+config    none
+reason    T must be at most 128; got 200
+rejected  causal_conv1d: T must be at most 128; got 200
+switch    GDN_SPLIT=1 (environment): no effect on this decision
 switch    GDN_EMULATE=unset (built-in)
 status 0""",
     )
@@ -699,6 +866,16 @@ def test_no_command_shows_them_all(capsys: pytest.CaptureFixture[str]) -> None:
 # The documentation
 
 
+def test_the_documented_kernels_are_the_table() -> None:
+    documented = (Path(__file__).parent.parent / "docs" / "registry.md").read_text()
+    kernels: dict[str, tuple[list[str], list[str]]] = {}
+    for row in registry.kernels():
+        cpu, cuda = kernels.setdefault(row.op, ([], []))
+        (cpu if row.architectures == "cpu" else cuda).append(row.kernel)
+    rows = [f"| {op} | {'; '.join(cpu)} | {'; '.join(cuda)} |" for op, (cpu, cuda) in kernels.items()]
+    assert re.findall(r"^\| \w+ \| \w+_cpu \| [^|]+ \|", documented, re.M) == rows
+
+
 def test_the_documented_switches_and_defaults_are_the_tables() -> None:
     documented = (Path(__file__).parent.parent / "docs" / "registry.md").read_text()
     for s in registry.switches():
@@ -709,52 +886,3 @@ def test_the_documented_switches_and_defaults_are_the_tables() -> None:
     for arch in ARCHS:
         own = ", ".join(f"{s.name}={s.value}" for s in registry.effective(arch) if s.source == "arch default")
         assert (f"| {arch} | {own} |" in documented) == bool(own)
-
-
-def test_recurrences_by_multiprocessors() -> None:
-    """rec_keyhead where several heads a thread cost less than the rounds of blocks that one head a thread needs."""
-    lines = []
-    for sms in (28, 32, 38, 48, 64, 80, 128, 132, 170):
-        for H, HV, N in ((16, 48, 1), (16, 32, 1), (2, 8, 1), (2, 8, 4)):
-            found = registry.decide("gated_delta_rule", arch="sm_90", sms=sms, tokens=4096, n=N, h=H, hv=HV)
-            lines.append(f"{sms:3} SMs HV={HV} N={N}: {found.kernel} {found.config['heads']}x{found.config['columns']}")
-    assert_expected_inline(
-        "\n".join(lines),
-        """\
- 28 SMs HV=48 N=1: rec_keyhead 3x16
- 28 SMs HV=32 N=1: rec_keyhead 2x16
- 28 SMs HV=8 N=1: rec_keyhead 4x16
- 28 SMs HV=8 N=4: rec_keyhead 4x16
- 32 SMs HV=48 N=1: rec_keyhead 3x16
- 32 SMs HV=32 N=1: rec_keyhead 2x16
- 32 SMs HV=8 N=1: rec_keyhead 2x16
- 32 SMs HV=8 N=4: rec_keyhead 4x16
- 38 SMs HV=48 N=1: rec_keyhead 3x16
- 38 SMs HV=32 N=1: rec_keyhead 2x16
- 38 SMs HV=8 N=1: rec_keyhead 2x16
- 38 SMs HV=8 N=4: rec_keyhead 4x16
- 48 SMs HV=48 N=1: rec_keyhead 3x16
- 48 SMs HV=32 N=1: rec_keyhead 2x16
- 48 SMs HV=8 N=1: rec_keyhead 2x16
- 48 SMs HV=8 N=4: rec_keyhead 2x16
- 64 SMs HV=48 N=1: rec_keyhead 3x16
- 64 SMs HV=32 N=1: rec_keyhead 2x16
- 64 SMs HV=8 N=1: rec_columns 1x16
- 64 SMs HV=8 N=4: rec_keyhead 4x16
- 80 SMs HV=48 N=1: rec_keyhead 3x16
- 80 SMs HV=32 N=1: rec_keyhead 2x16
- 80 SMs HV=8 N=1: rec_columns 1x16
- 80 SMs HV=8 N=4: rec_keyhead 4x16
-128 SMs HV=48 N=1: rec_keyhead 3x16
-128 SMs HV=32 N=1: rec_keyhead 2x16
-128 SMs HV=8 N=1: rec_columns 1x8
-128 SMs HV=8 N=4: rec_keyhead 2x16
-132 SMs HV=48 N=1: rec_keyhead 3x16
-132 SMs HV=32 N=1: rec_keyhead 2x16
-132 SMs HV=8 N=1: rec_columns 1x8
-132 SMs HV=8 N=4: rec_keyhead 2x16
-170 SMs HV=48 N=1: rec_keyhead 3x16
-170 SMs HV=32 N=1: rec_keyhead 2x16
-170 SMs HV=8 N=1: rec_columns 1x8
-170 SMs HV=8 N=4: rec_keyhead 2x16""",
-    )

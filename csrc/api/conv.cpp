@@ -87,6 +87,7 @@ void ConvCall::has_initial_state(const std::optional<TensorInfo>& flags) {
 
 void ConvCall::verify_window(const std::optional<TensorInfo>& parents) {
   params.parents = api::verify_window(checks, parents, x, sequences(), params.shape.tokens);
+  request.op = policy::Op::conv_verify;
 }
 
 void run_convolution(const Launch& launch, const ConvCall& call) {

@@ -27,11 +27,12 @@ constexpr Need kAny = {false, false, 0};
 constexpr Need kKeys = {true, false, 0};
 constexpr Need kValues = {false, true, 0};
 constexpr Need kHeads = {true, true, 0};
-constexpr Need kDraft = {true, true, 128};  // a verify window
-constexpr Need kChain = {true, true, 128, true};
+constexpr Need kWindow = {false, false, kMaxWindowTokens};  // the tokens that a verify takes
+constexpr Need kDraft = {true, true, kMaxWindowTokens};
+constexpr Need kDraftChain = {true, true, kMaxWindowTokens, true};
 constexpr Need kFewTokens = {true, true, 16};
-constexpr Need kStep = {true, true, 8};  // the fused layer's tokens
-constexpr Need kStepChain = {true, true, 8, true};
+constexpr Need kLayer = {true, true, 8};  // the fused layer's tokens
+constexpr Need kLayerChain = {true, true, 8, true};
 
 constexpr uint32_t bit(Switch id) { return uint32_t{1} << static_cast<uint32_t>(id); }
 static_assert(kSwitchCount <= 32, "a row's set of switches is a 32-bit mask");
@@ -64,38 +65,45 @@ constexpr auto kCpu = Vendor::cpu;
 constexpr auto kCuda = Vendor::cuda;
 constexpr auto kExact = Precision::exact;
 
+// A fused layer is one launch after another.
+constexpr std::string_view kDecodeLayer = "causal_conv1d, gdn_gates, step, gated_rms_norm";
+constexpr std::string_view kVerifyLayer = "causal_conv1d, gdn_gates, verify, gated_rms_norm";
+constexpr std::string_view kVerifyTreeLayer = "causal_conv1d, gdn_gates, verify_tree, gated_rms_norm";
+
 // Of the rows that fit a request the first one serves it.
 // clang-format off
 constexpr Entry kTable[] = {
-    {kCpu,   0, Op::gated_delta_rule, kExact, kHeads,  "rec_cpu",           kReadsIsa,  kOnlyKernel},
-    {kCpu,   0, Op::verify,           kExact, kDraft,  "verify_cpu",        kReadsIsa,  kOnlyKernel},
-    {kCpu,   0, Op::commit,           kExact, kHeads,  "commit_cpu",        kReadsIsa,  kOnlyKernel},
-    {kCpu,   0, Op::commit_layers,    kExact, kHeads,  "commit_cpu",        kReadsIsa,  kOnlyKernel},
-    {kCpu,   0, Op::commit_verify,    kExact, kDraft,  "commit_verify_cpu", kReadsIsa,  kOnlyKernel},
-    {kCpu,   0, Op::conv,             kExact, kAny,    "conv_cpu",          kReadsIsa,  kOnlyKernel},
-    {kCpu,   0, Op::conv_commit,      kExact, kAny,    "conv_commit_cpu",   kReadsIsa,  kOnlyKernel},
-    {kCpu,   0, Op::qk_l2norm,        kExact, kKeys,   "l2norm_cpu",        kReadsIsa,  kOnlyKernel},
-    {kCpu,   0, Op::gates,            kExact, kAny,    "gates_cpu",         kReadsIsa,  kOnlyKernel},
-    {kCpu,   0, Op::norm,             kExact, kValues, "norm_cpu",          kReadsIsa,  kOnlyKernel},
-    {kCpu,   0, Op::decode_layer,     kExact, kStep,   "decode_layer_cpu",  kReadsIsa,  kOnlyKernel},
-    {kCpu,   0, Op::verify_layer,     kExact, kStep,   "verify_layer_cpu",  kReadsIsa,  kOnlyKernel},
-    {kCuda, 75, Op::gated_delta_rule, kExact, kFewTokens, "step",           kReadsStep, kDecodeH200},
-    {kCuda, 80, Op::gated_delta_rule, kExact, kHeads,  "rec_keyhead",       kReadsKeyhead, kPromptH200},
-    {kCuda, 75, Op::gated_delta_rule, kExact, kHeads,  "rec_columns",       kReadsPipeline, kPromptH200},
-    {kCuda, 75, Op::verify,           kExact, kChain,  "verify",            kReadsSplit, kDecodeH200},
-    {kCuda, 75, Op::verify,           kExact, kDraft,  "verify_tree",       kReadsSplit, kOnlyKernel},
-    {kCuda, 75, Op::commit,           kExact, kHeads,  "commit",            kReadsNone, kOnlyKernel},
-    {kCuda, 75, Op::commit_layers,    kExact, kHeads,  "commit",            kReadsCommitSplit, kDecodeH200},
-    {kCuda, 75, Op::commit_verify,    kExact, kChain,  "commit_verify",     kReadsSplit, kDecodeH200},
-    {kCuda, 75, Op::commit_verify,    kExact, kDraft,  "commit, verify_tree", kReadsSplit, kOnlyKernel},
-    {kCuda, 75, Op::decode_layer,     kExact, kStep,   "causal_conv1d, gdn_gates, step, gated_rms_norm",   kReadsSplit, kOnlyKernel},
-    {kCuda, 75, Op::verify_layer,     kExact, kStepChain, "causal_conv1d, gdn_gates, verify, gated_rms_norm", kReadsSplit, kOnlyKernel},
-    {kCuda, 75, Op::verify_layer,     kExact, kStep,   "causal_conv1d, gdn_gates, verify_tree, gated_rms_norm", kReadsSplit, kOnlyKernel},
-    {kCuda, 75, Op::conv,             kExact, kAny,    "causal_conv1d",     kReadsNone, kOnlyKernel},
-    {kCuda, 75, Op::conv_commit,      kExact, kAny,    "conv_commit",       kReadsCommitSplit, kOnlyKernel},
-    {kCuda, 75, Op::qk_l2norm,        kExact, kKeys,   "qk_l2norm",         kReadsNone, kOnlyKernel},
-    {kCuda, 75, Op::gates,            kExact, kAny,    "gdn_gates",         kReadsNone, kOnlyKernel},
-    {kCuda, 75, Op::norm,             kExact, kValues, "gated_rms_norm",    kReadsNone, kOnlyKernel},
+    {kCpu,   0, Op::gated_delta_rule, kExact, kHeads,      "rec_cpu",              kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::verify,           kExact, kDraft,      "verify_cpu",           kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::commit,           kExact, kHeads,      "commit_cpu",           kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::commit_layers,    kExact, kHeads,      "commit_cpu",           kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::commit_verify,    kExact, kDraft,      "commit_verify_cpu",    kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::conv,             kExact, kAny,        "conv_cpu",             kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::conv_verify,      kExact, kWindow,     "conv_cpu",             kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::conv_commit,      kExact, kAny,        "conv_commit_cpu",      kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::qk_l2norm,        kExact, kKeys,       "l2norm_cpu",           kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::gates,            kExact, kAny,        "gates_cpu",            kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::norm,             kExact, kValues,     "norm_cpu",             kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::decode_layer,     kExact, kLayer,      "decode_layer_cpu",     kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::verify_layer,     kExact, kLayer,      "verify_layer_cpu",     kReadsIsa,         kOnlyKernel},
+    {kCuda, 75, Op::gated_delta_rule, kExact, kFewTokens,  "step",                 kReadsStep,        kDecodeH200},
+    {kCuda, 80, Op::gated_delta_rule, kExact, kHeads,      "rec_keyhead",          kReadsKeyhead,     kPromptH200},
+    {kCuda, 75, Op::gated_delta_rule, kExact, kHeads,      "rec_columns",          kReadsPipeline,    kPromptH200},
+    {kCuda, 75, Op::verify,           kExact, kDraftChain, "verify",               kReadsSplit,       kDecodeH200},
+    {kCuda, 75, Op::verify,           kExact, kDraft,      "verify_tree",          kReadsSplit,       kOnlyKernel},
+    {kCuda, 75, Op::commit,           kExact, kHeads,      "commit",               kReadsNone,        kOnlyKernel},
+    {kCuda, 75, Op::commit_layers,    kExact, kHeads,      "commit",               kReadsCommitSplit, kDecodeH200},
+    {kCuda, 75, Op::commit_verify,    kExact, kDraftChain, "commit_verify",        kReadsSplit,       kDecodeH200},
+    {kCuda, 75, Op::commit_verify,    kExact, kDraft,      "commit, verify_tree",  kReadsSplit,       kOnlyKernel},
+    {kCuda, 75, Op::decode_layer,     kExact, kLayer,      kDecodeLayer,           kReadsSplit,       kOnlyKernel},
+    {kCuda, 75, Op::verify_layer,     kExact, kLayerChain, kVerifyLayer,           kReadsSplit,       kDecodeH200},
+    {kCuda, 75, Op::verify_layer,     kExact, kLayer,      kVerifyTreeLayer,       kReadsSplit,       kOnlyKernel},
+    {kCuda, 75, Op::conv,             kExact, kAny,        "causal_conv1d",        kReadsNone,        kOnlyKernel},
+    {kCuda, 75, Op::conv_verify,      kExact, kWindow,     "causal_conv1d",        kReadsNone,        kOnlyKernel},
+    {kCuda, 75, Op::conv_commit,      kExact, kAny,        "conv_commit",          kReadsCommitSplit, kOnlyKernel},
+    {kCuda, 75, Op::qk_l2norm,        kExact, kKeys,       "qk_l2norm",            kReadsNone,        kOnlyKernel},
+    {kCuda, 75, Op::gates,            kExact, kAny,        "gdn_gates",            kReadsNone,        kOnlyKernel},
+    {kCuda, 75, Op::norm,             kExact, kValues,     "gated_rms_norm",       kReadsNone,        kOnlyKernel},
 };
 // clang-format on
 constexpr size_t kRows = sizeof(kTable) / sizeof(kTable[0]);
@@ -111,7 +119,7 @@ constexpr OpName kOpNames[] = {
     {Op::commit_layers, "gated_delta_rule_commit_layers"},
     {Op::commit_verify, "gated_delta_rule_commit_verify"},
     {Op::conv, "causal_conv1d"},
-    {Op::conv, "causal_conv1d_verify"},
+    {Op::conv_verify, "causal_conv1d_verify"},
     {Op::conv_commit, "causal_conv1d_commit"},
     {Op::conv_commit, "causal_conv1d_commit_layers"},
     {Op::qk_l2norm, "qk_l2norm"},
@@ -248,6 +256,14 @@ std::string lacks_isa_words(int32_t has, const Overrides& overrides) {
   return "GDN_CPU_ISA=" + overrides[Switch::cpu_isa].text + ", but this CPU has only " + isa_words(has);
 }
 
+// Whether the op has a kernel for that many tokens a sequence: then a row's limit is its own, not the op's.
+bool op_takes_tokens(const Request& request, Vendor vendor) {
+  return std::any_of(std::begin(kTable), std::end(kTable), [&](const Entry& row) {
+    return row.op == request.op && row.vendor == vendor &&
+           (row.need.max_tokens == 0 || request.tokens <= row.need.max_tokens);
+  });
+}
+
 std::string describe(Cause cause, const Entry& row, const Request& request, const Device& device, Arch seen, Arch real,
                      const Overrides& overrides) {
   switch (cause) {
@@ -262,8 +278,11 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
     case Cause::key_dim: return "K must be " + std::string(kHeadDimWords) + "; got " + std::to_string(request.key_dim);
     case Cause::value_dim:
       return "V must be " + std::string(kHeadDimWords) + "; got " + std::to_string(request.value_dim);
-    case Cause::tokens:
-      return "T must be at most " + std::to_string(row.need.max_tokens) + "; got " + std::to_string(request.tokens);
+    case Cause::tokens: {
+      const std::string most = std::to_string(row.need.max_tokens), got = std::to_string(request.tokens);
+      return op_takes_tokens(request, row.vendor) ? "takes at most " + most + " tokens a sequence; this is T=" + got
+                                                  : "T must be at most " + most + "; got " + got;
+    }
     case Cause::tree: return "takes a chain of tokens; this is a tree";
     case Cause::switched_off: return row.reads & bit(Switch::step) ? "GDN_STEP=0" : "GDN_KEYHEAD=0";
     case Cause::head_group:
@@ -271,11 +290,25 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
              std::to_string(request.key_dim) + ", H=" + std::to_string(request.key_heads) +
              ", HV=" + std::to_string(request.value_heads);
     case Cause::idle_card:
-      return "one head a thread is expected to be faster: more of the " + std::to_string(device.sms) + " SMs have work";
+      return "one head a thread is expected to be faster" +
+             (device.sms > 0 ? ": more of the " + std::to_string(device.sms) + " SMs have work" : std::string());
     case Cause::none:
     case Cause::no_row: break;
   }
   throw std::logic_error("describe: a row that serves the request was not rejected");
+}
+
+// The op, and that this is a tree where a chain has a kernel of its own.
+std::string words(const Request& request, Vendor vendor) {
+  const bool chains_apart = std::any_of(std::begin(kTable), std::end(kTable), [&](const Entry& row) {
+    return row.op == request.op && row.vendor == vendor && row.need.chain;
+  });
+  return std::string(name(request.op)) + (request.tree && chains_apart ? " of a tree" : "");
+}
+
+// The device is in the way, not an argument or a switch.
+bool is_of_device(Cause cause) {
+  return cause == Cause::no_row || cause == Cause::architecture || cause == Cause::real_card;
 }
 
 std::string_view static_words(Cause cause) {
@@ -340,7 +373,8 @@ Decision decide(const Request& request, const Device& device, const Overrides& o
       return decision;
     }
     if (rejected) {
-      rejected->push_back({row.kernel, describe(decision.cause, row, request, device, seen, real, overrides)});
+      rejected->push_back(
+          {row.kernel, decision.cause, describe(decision.cause, row, request, device, seen, real, overrides)});
     }
   }
   decision.reason = static_words(decision.cause);
@@ -351,15 +385,17 @@ std::string explain(const Request& request, const Device& device, const Override
                     const Decision& decision) {
   const Arch real = arch_of(device);
   const Arch seen = emulated(real, overrides);
-  const std::string where = std::string(name(request.op)) + " on " + device_words(seen);
+  const std::string where = words(request, seen.vendor) + " on " + device_words(seen);
   const std::string emulation =
       seen == real ? "" : "; GDN_EMULATE=" + overrides[Switch::emulate].text + " in place of " + name(real);
   if (decision) {
+    const bool several = decision.kernel.find(',') != std::string_view::npos;
     std::string text;
     if (decision.reason == kOnlyKernel) {
-      text = "the only kernel for " + where;
+      text = (several ? "the only kernels for " : "the only kernel for ") + where;
     } else {
-      text = "the first kernel that fits " + where + ", measured in " + std::string(decision.reason);
+      text = (several ? "the first kernels that fit " : "the first kernel that fits ") + where + ", measured in " +
+             std::string(decision.reason);
     }
     const bool isa_asked = seen.vendor == Vendor::cpu && overrides[Switch::cpu_isa].number != kUnset;
     if (isa_asked) text += "; GDN_CPU_ISA=" + overrides[Switch::cpu_isa].text;
@@ -367,6 +403,11 @@ std::string explain(const Request& request, const Device& device, const Override
   }
   std::vector<Rejected> rejected;
   decide(request, device, overrides, &rejected);
+  if (!is_of_device(decision.cause)) {  // what the device cannot run anyway is beside the point
+    rejected.erase(
+        std::remove_if(rejected.begin(), rejected.end(), [](const Rejected& r) { return is_of_device(r.cause); }),
+        rejected.end());
+  }
   const auto differs = [&](const Rejected& r) { return r.reason != rejected.front().reason; };
   std::string why;
   if (!rejected.empty() && std::none_of(rejected.begin(), rejected.end(), differs)) {
@@ -382,10 +423,7 @@ Decision require(const char* op_name, const Request& request, const Device& devi
   const Decision decision = decide(request, device, overrides);
   if (!decision) {
     const std::string message = std::string(op_name) + ": " + explain(request, device, overrides, decision);
-    if (decision.cause == Cause::no_row || decision.cause == Cause::architecture ||
-        decision.cause == Cause::real_card) {
-      throw std::runtime_error(message);
-    }
+    if (is_of_device(decision.cause)) throw std::runtime_error(message);
     throw std::invalid_argument(message);
   }
   const Vendor vendor = kTable[decision.row].vendor;

@@ -22,7 +22,8 @@ enum class Op : int32_t {
   commit,            // gated_delta_rule_commit_
   commit_layers,     // gated_delta_rule_commit_layers_
   commit_verify,     // gated_delta_rule_commit_verify_
-  conv,              // causal_conv1d, causal_conv1d_, causal_conv1d_verify
+  conv,              // causal_conv1d, causal_conv1d_
+  conv_verify,       // causal_conv1d_verify
   conv_commit,       // causal_conv1d_commit_, causal_conv1d_commit_layers_
   qk_l2norm,
   gates,         // gdn_gates
@@ -59,11 +60,6 @@ struct Device {
   int64_t shared_memory_bytes = 0;  // opt-in shared memory or LDS a block may have; 0: from the arch table
 };
 
-struct Rejected {
-  std::string_view kernel;
-  std::string reason;
-};
-
 // Why a row of the table cannot serve a request.
 enum class Cause : int32_t {
   none,          // it can
@@ -79,6 +75,12 @@ enum class Cause : int32_t {
   tree,          // the kernel takes a chain
   head_group,    // the value heads of a key head do not fit its threads
   idle_card,     // another kernel spreads these few heads over more of the card
+};
+
+struct Rejected {
+  std::string_view kernel;
+  Cause cause;
+  std::string reason;
 };
 
 // What will run. `kernel` is empty when nothing can; the caller's error is then explain()'s sentence.

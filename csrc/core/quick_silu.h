@@ -39,13 +39,16 @@ static GDN_HD bool keeps_precision(float gate) {
   return __builtin_fabsf(gate) >= smallest;
 }
 
-// Rounds two quick results to 16 bits; false where their roundings are open.
+// Two quick results rounded to 16 bits; `decided` is false where their roundings are open.
+struct Rounded {
+  uint32_t word;
+  bool decided;
+};
 template <class Element>
-static GDN_HD bool decide(float first, float second, uint32_t* word) {
+static GDN_HD Rounded round_both(float first, float second) {
   const uint32_t below = pack2<Element>(float_of(bits_of(first) - kQuickUlps), float_of(bits_of(second) - kQuickUlps));
   const uint32_t above = pack2<Element>(float_of(bits_of(first) + kQuickUlps), float_of(bits_of(second) + kQuickUlps));
-  *word = below;
-  return below == above;
+  return {below, below == above};
 }
 
 }  // namespace gdn::quick

@@ -24,7 +24,7 @@ namespace {
 
 struct ConvTraits {
   static constexpr int block_threads = 128;
-  static constexpr int resident_blocks = 5;  // of a multiprocessor: what the registers must leave room for
+  static constexpr int resident_blocks = 4;  // of a multiprocessor: what the registers must leave room for
   static constexpr int stage_tokens = 32;
   static constexpr int batch_tokens = 4;  // rows in flight in a thread
 
@@ -76,9 +76,10 @@ __device__ __forceinline__ void store_row(Element* y, const float (&sum)[channel
 #pragma unroll
       for (int w = 0; w < channels / 2; ++w) {
         const float first = sum[2 * w], second = sum[2 * w + 1];
-        decided = quick::decide<Element>(first * quick::sigmoid(first, Approximate{}),
-                                         second * quick::sigmoid(second, Approximate{}), &pack.word[w]) &&
-                  quick::in_range(first) && quick::in_range(second) && decided;
+        const quick::Rounded both = quick::round_both<Element>(first * quick::sigmoid(first, Approximate{}),
+                                                               second * quick::sigmoid(second, Approximate{}));
+        pack.word[w] = both.word;
+        decided = both.decided && quick::in_range(first) && quick::in_range(second) && decided;
       }
       if (__builtin_expect(decided, true)) {
         *reinterpret_cast<Pack<Element, channels>*>(y) = pack;

@@ -21,12 +21,12 @@
 namespace gdn::gpu {
 namespace {
 
-template <int key_dim>
-struct CommitTraits : TileTraits<key_dim> {
+template <int key_dim, TileAccess access>
+struct CommitTraits : TileTraits<key_dim, access> {
   static constexpr int most_warps = 4;
   static constexpr int most_threads = most_warps * kWarp;
-  static constexpr int resident_blocks =
-      key_dim == 256 ? 2 : 3;  // of a multiprocessor: what the registers must leave room for
+  // Blocks of a multiprocessor that the registers leave room for.
+  static constexpr int resident_blocks = key_dim == 256 || !kManyRegisters ? 2 : 3;
 };
 
 // Kernel parameters are at most 4 KB everywhere.
@@ -38,8 +38,8 @@ struct LayerData {
 struct CommitKernelParams {
   HeadShape heads;
   AcceptedShape window;
-  StateView state;  // of every layer, but for its address
-  TileAccess access;
+  StateView state;      // of every layer, but for its address
+  bool aligned_states;  // four neighbouring values of a state are one access
   LogStrides log_stride;
   int32_t first_n, num_layers;
   LayerData layer[kMostLayers];
@@ -60,37 +60,30 @@ __global__ void __launch_bounds__(Tr::most_threads, Tr::resident_blocks)
   at.head = static_cast<int>(head);
   at.key_head =
       static_cast<int>(p.heads.head_map == HeadMap::grouped ? head / (value_heads / key_heads) : head % key_heads);
-  at.column0 = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / kWarp) * Tr::tile_columns;
+  const auto block_tiles = static_cast<int>(blockDim.x) / (kWarp * Tr::tile_warps);
+  at.column0 = static_cast<int>(blockIdx.x) * block_tiles * Tr::tile_columns + Tile<Tr>::first_column();
   StateView state = p.state;
   state.data = p.layer[layer].state;
   Tile<Tr> tile;
-  tile.load(state, p.access, slot, at.head, at.column0);
+  tile.load(state, p.aligned_states, slot, at.head, at.column0);
   replay_accepted(tile, p.window, p.log_stride, p.layer[layer].logs, at, count);
-  tile.store(state, p.access, slot, at.head, at.column0);
+  tile.store(state, p.aligned_states, slot, at.head, at.column0);
 }
 
 template <class Tr>
 const char* launch(CommitKernelParams& p, int warps, void* stream) {
-  const auto tiles = static_cast<int>(p.heads.value_dim / Tr::tile_columns);
-  const int block_warps = std::min({warps, tiles, Tr::most_warps});
+  const auto head_warps = static_cast<int>(p.heads.value_dim / Tr::tile_columns) * Tr::tile_warps;
+  const int block_warps = std::max(Tr::tile_warps, std::min({warps, head_warps, Tr::most_warps}));
   constexpr int64_t most_sequences = 65535;
   for (int64_t n = 0; n < p.window.sequences; n += most_sequences) {
     p.first_n = static_cast<int32_t>(n);
-    const dim3 grid(static_cast<unsigned>(tiles / block_warps),
+    const dim3 grid(static_cast<unsigned>(head_warps / block_warps),
                     static_cast<unsigned>(p.heads.value_heads * p.num_layers),
                     static_cast<unsigned>(std::min(p.window.sequences - n, most_sequences)));
     commit_kernel<Tr><<<grid, block_warps * kWarp, 0, static_cast<Stream>(stream)>>>(p);
     if (const char* refused = launch_error()) return refused;
   }
   return nullptr;
-}
-
-const char* launch(CommitKernelParams& p, int warps, void* stream) {
-  switch (p.heads.key_dim) {
-    case 64: return launch<CommitTraits<64>>(p, warps, stream);
-    case 128: return launch<CommitTraits<128>>(p, warps, stream);
-    default: return launch<CommitTraits<256>>(p, warps, stream);
-  }
 }
 
 bool same(const LogStrides& a, const LogStrides& b) {
@@ -112,18 +105,21 @@ const char* commit(const CommitParams& params, int warps, void* stream) {
   for (int64_t i = 0; i < params.num_layers;) {
     const CommitLayer& first = params.layers[i];
     p.state = first.state;
-    p.access = tile_access(first.state);
+    const TileAccess access = tile_access(first.state);
+    p.aligned_states = tile_aligned(first.state);
     p.log_stride = log_strides(first.logs);
     p.num_layers = 0;
     for (; i < params.num_layers && p.num_layers < most_layers; ++i) {
       const CommitLayer& layer = params.layers[i];
-      if (!same_strides(layer.state, p.state) || tile_access(layer.state) != p.access ||
+      if (!same_strides(layer.state, p.state) || tile_aligned(layer.state) != p.aligned_states ||
           !same(log_strides(layer.logs), p.log_stride)) {
         break;
       }
       p.layer[p.num_layers++] = {layer.state.data, log_data(layer.logs)};
     }
-    if (const char* refused = launch(p, warps, stream)) return refused;
+    const char* refused = with_tile_traits<CommitTraits>(
+        p.heads.key_dim, access, [&](auto traits) { return launch<decltype(traits)>(p, warps, stream); });
+    if (refused != nullptr) return refused;
   }
   return nullptr;
 }

@@ -93,6 +93,13 @@ inline const char* launch_error() {
   return error == success ? nullptr : message(error);
 }
 
+// From Hopper on the compiler fits the state kernels into fewer registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool kManyRegisters = false;
+#else
+constexpr bool kManyRegisters = true;
+#endif
+
 constexpr int kWarp = 32;  // RDNA kernels are compiled for wave32
 
 // The value of the lane whose index differs in the bits of `mask`; every lane of the warp takes part.

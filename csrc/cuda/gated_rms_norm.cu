@@ -40,7 +40,9 @@ __device__ __forceinline__ Pack<Element, elements> gated(const float (&x)[elemen
     }
 #pragma unroll
     for (int w = 0; w < elements / 2; ++w) {
-      decided = quick::decide<Element>(quick_y[2 * w], quick_y[2 * w + 1], &y.word[w]) && decided;
+      const quick::Rounded both = quick::round_both<Element>(quick_y[2 * w], quick_y[2 * w + 1]);
+      y.word[w] = both.word;
+      decided = both.decided && decided;
     }
     if (__builtin_expect(decided, true)) return y;
   }
@@ -87,7 +89,8 @@ struct Loaded<Element, elements, false> {
 };
 
 template <class Element, int elements, bool usual>
-__global__ void __launch_bounds__(HeadRows<elements>::block_threads) gated_rms_norm_kernel(NormParams p, int64_t rows) {
+__global__ void __launch_bounds__(HeadRows<elements>::block_threads, HeadRows<elements>::resident_blocks)
+    gated_rms_norm_kernel(NormParams p, int64_t rows) {
   using Rows = HeadRows<elements>;
   constexpr float mean_of = 1.0f / (kWarp * elements);  // a power of two: the product is the correctly rounded quotient
   float weight[Rows::segments][elements];

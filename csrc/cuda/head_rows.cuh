@@ -19,6 +19,7 @@ struct HeadRows {
   static constexpr int segments = elements < 8 ? 4 : 2;  // lanes of the exact order in a thread
   static constexpr int row_threads = lanes / segments;
   static constexpr int block_threads = 128;
+  static constexpr int resident_blocks = 3;  // of a multiprocessor: what the registers must leave room for
   static constexpr int block_rows = block_threads / row_threads;
   static_assert(kWarp % row_threads == 0, "a row's threads are in one warp");
   static_assert(segments * elements <= 16, "a thread's elements, and as many of z and the weight, are in registers");
@@ -29,7 +30,7 @@ struct HeadRows {
   static unsigned blocks(Kernel kernel, int64_t rows) {
     constexpr int64_t few_blocks = 4096;
     const int64_t needed = (rows + block_rows - 1) / block_rows;
-    const int64_t resident = needed > few_blocks ? resident_blocks(kernel, block_threads, 0) : 0;
+    const int64_t resident = needed > few_blocks ? gpu::resident_blocks(kernel, block_threads, 0) : 0;
     return static_cast<unsigned>(resident > 0 ? resident : needed < few_blocks ? needed : few_blocks);
   }
   static __device__ int64_t first_row() {

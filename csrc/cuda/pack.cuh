@@ -68,4 +68,40 @@ __device__ __forceinline__ void with_element_of(DType dtype, F f) {
   }
 }
 
+// The same where the dtype is known at run time only: raw words, so that a thread can have several parts under way.
+template <int n>
+struct RawPart {
+  uint32_t word[n];
+
+  // packed: the part is aligned as one access needs it.
+  __device__ __forceinline__ void load(const View<4>& view, int64_t offset, bool packed) {
+    if (view.dtype == DType::f32) {
+      fetch(static_cast<const float*>(view.data) + offset, packed);
+    } else {
+      fetch(static_cast<const bf16*>(view.data) + offset, packed);  // float16 lies in memory likewise
+    }
+  }
+  __device__ __forceinline__ void widen(DType dtype, float (&x)[n]) const {
+    with_element_of(dtype, [&](auto element) {
+      Pack<decltype(element), n> pack;
+#pragma unroll
+      for (int w = 0; w < pack.bytes / 4; ++w) pack.word[w] = word[w];
+      pack.widen(x);
+    });
+  }
+
+ private:
+  template <class Element>
+  __device__ __forceinline__ void fetch(const Element* from, bool packed) {
+    Pack<Element, n> pack;
+    if (packed) {
+      pack = *reinterpret_cast<const Pack<Element, n>*>(from);
+    } else {
+      pack.gather(from);
+    }
+#pragma unroll
+    for (int w = 0; w < pack.bytes / 4; ++w) word[w] = pack.word[w];
+  }
+};
+
 }  // namespace gdn::gpu

@@ -76,6 +76,15 @@ __device__ __forceinline__ void replay_accepted(Tile<Tr>& tile, const AcceptedSh
   };
   int row = accepted_row(window, at.n, 0);
   if (count == 0 || row < 0) return;
+  if constexpr (Tr::K == 256) {  // two tokens' entries are too many registers
+#pragma unroll 1
+    for (int i = 0; i < count && row >= 0; ++i) {
+      const Token token = load(row);
+      row = i + 1 < count ? accepted_row(window, at.n, i + 1) : -1;
+      tile.update(exact::exp(token.g), token.k, token.delta);
+    }
+    return;
+  }
   Token token = load(row);
 #pragma unroll 1
   for (int i = 0; i < count && row >= 0; ++i) {

@@ -1,11 +1,11 @@
-// A tile of a state in a warp's registers, 64 values a lane: what decode, verify and commit share. docs/kernels/step.md:
-// roofline, why this shape, what was tried.
+// A tile of a state in a warp's registers, 64 values a lane: what decode, verify and commit share.
+// docs/kernels/step.md: roofline, why this shape, what was tried.
 //
-// Lane = groups * place + group. A lane has the rows of one row group (docs/contract.md: row i is in group (i div 4) mod
-// 8) of `columns` neighbouring columns; the places lie side by side. Where columns are contiguous and K = 128 a warp has
-// four of the eight groups and its neighbour the others ("paired"), so that what eight places read of a row is a whole
-// 128-byte line; elsewhere a warp has all eight, and four places. The two sums over K are a chain in a lane, exchanges
-// between the lanes of a place, and for a pair one exchange through shared memory (pair_sum.cuh).
+// Lane = groups * place + group. A lane has the rows of one row group (docs/contract.md: row i is in group (i div 4)
+// mod 8) of `columns` neighbouring columns; the places lie side by side. Where columns are contiguous and K = 128 a
+// warp has four of the eight groups and its neighbour the others ("paired"), so that what eight places read of a row is
+// a whole 128-byte line; elsewhere a warp has all eight, and four places. The two sums over K are a chain in a lane,
+// exchanges between the lanes of a place, and for a pair one exchange through shared memory (pair_sum.cuh).
 #pragma once
 
 #include <type_traits>
@@ -14,20 +14,16 @@
 
 namespace gdn::gpu {
 
-// How a state's values can be read and written: four neighbouring ones on a 16-byte boundary, or one by one.
-enum class TileAccess : int32_t { scalar, along_columns, along_rows };
+// Along what neighbouring values of a state lie: its last dimension, columns ("kv") or rows ("vk").
+enum class TileAccess : int32_t { along_columns, along_rows };
 
 inline TileAccess tile_access(const StateView& state) {
-  const auto aligned = [&](int64_t a, int64_t b, int64_t c) {
-    return reinterpret_cast<uintptr_t>(state.data) % 16 == 0 && a % 4 == 0 && b % 4 == 0 && c % 4 == 0;
-  };
-  if (state.value_stride == 1 && aligned(state.slot_stride, state.head_stride, state.key_stride)) {
-    return TileAccess::along_columns;
-  }
-  if (state.key_stride == 1 && aligned(state.slot_stride, state.head_stride, state.value_stride)) {
-    return TileAccess::along_rows;
-  }
-  return TileAccess::scalar;
+  return state.value_stride == 1 ? TileAccess::along_columns : TileAccess::along_rows;
+}
+// Whether four neighbouring values may be one access.
+inline bool tile_aligned(const StateView& state) {
+  const int64_t other = state.value_stride == 1 ? state.key_stride : state.value_stride;
+  return reinterpret_cast<uintptr_t>(state.data) % 16 == 0 && (state.slot_stride | state.head_stride | other) % 4 == 0;
 }
 
 template <int key_dim, TileAccess tile_access>
@@ -35,7 +31,7 @@ struct TileTraits {
   static constexpr int K = key_dim;
   static constexpr TileAccess access = tile_access;
   static constexpr int all_groups = 8;
-  static constexpr bool paired = K == 128 && access != TileAccess::along_rows;
+  static constexpr bool paired = K == 128 && access == TileAccess::along_columns;
   static constexpr int tile_warps = paired ? 2 : 1;  // that share their columns
   static constexpr int groups = all_groups / tile_warps;
   static constexpr int quad = 4;  // consecutive rows of a group
@@ -55,11 +51,8 @@ template <template <int, TileAccess> class Traits, class F>
 const char* with_tile_traits(int64_t key_dim, TileAccess access, F f) {
   const auto with_access = [&](auto key) {
     constexpr int K = decltype(key)::value;
-    switch (access) {
-      case TileAccess::along_columns: return f(Traits<K, TileAccess::along_columns>{});
-      case TileAccess::along_rows: return f(Traits<K, TileAccess::along_rows>{});
-      default: return f(Traits<K, TileAccess::scalar>{});
-    }
+    return access == TileAccess::along_columns ? f(Traits<K, TileAccess::along_columns>{})
+                                               : f(Traits<K, TileAccess::along_rows>{});
   };
   switch (key_dim) {
     case 64: return with_access(std::integral_constant<int, 64>{});
@@ -106,22 +99,43 @@ class Tile {
   }
 
   // `column0`: of the tile in its head.
-  __device__ __forceinline__ void load(const StateView& state, int64_t slot, int64_t head, int64_t column0) {
+  __device__ __forceinline__ void load(const StateView& state, bool aligned, int64_t slot, int64_t head,
+                                       int64_t column0) {
     const float* from = first(state, slot, head, column0);
-    for_each_vector(state, [&](int64_t offset, auto values) {
-      const auto x = *reinterpret_cast<const Floats<values.count>*>(from + offset);
+    const auto keep = [&](const auto& x, auto at) {
 #pragma unroll
-      for (int j = 0; j < values.count; ++j) S_[values.m][values.row(j)][values.column(j)] = x.value[j];
-    });
+      for (int j = 0; j < vector; ++j) S_[at.m][at.row(j)][at.column(j)] = x.value[j];
+    };
+    if (aligned) {
+      for_each_vector(state,
+                      [&](int64_t offset, auto at) { keep(*reinterpret_cast<const Floats*>(from + offset), at); });
+    } else {
+      for_each_vector(state, [&](int64_t offset, auto at) {
+        Floats x;
+#pragma unroll
+        for (int j = 0; j < vector; ++j) x.value[j] = from[offset + j];
+        keep(x, at);
+      });
+    }
   }
-  __device__ __forceinline__ void store(const StateView& state, int64_t slot, int64_t head, int64_t column0) const {
+  __device__ __forceinline__ void store(const StateView& state, bool aligned, int64_t slot, int64_t head,
+                                        int64_t column0) const {
     float* to = first(state, slot, head, column0);
-    for_each_vector(state, [&](int64_t offset, auto values) {
-      Floats<values.count> x;
+    const auto values = [&](auto at) {
+      Floats x;
 #pragma unroll
-      for (int j = 0; j < values.count; ++j) x.value[j] = S_[values.m][values.row(j)][values.column(j)];
-      *reinterpret_cast<Floats<values.count>*>(to + offset) = x;
-    });
+      for (int j = 0; j < vector; ++j) x.value[j] = S_[at.m][at.row(j)][at.column(j)];
+      return x;
+    };
+    if (aligned) {
+      for_each_vector(state, [&](int64_t offset, auto at) { *reinterpret_cast<Floats*>(to + offset) = values(at); });
+    } else {
+      for_each_vector(state, [&](int64_t offset, auto at) {
+        const Floats x = values(at);
+#pragma unroll
+        for (int j = 0; j < vector; ++j) to[offset + j] = x.value[j];
+      });
+    }
   }
 
   // A group's values out of a row of K elements.
@@ -152,15 +166,10 @@ class Tile {
     return r;
   }
 
-  // (2) and (5): sum over the warp's groups of S x, for the column that the lane owns.
+  // Sum over the warp's groups of S x, for the column that the lane owns.
   __device__ __forceinline__ float dot(const Row& x) const {
     float sum[Tr::columns];
-#pragma unroll
-    for (int c = 0; c < Tr::columns; ++c) sum[c] = 0.0f;
-    for_each_row([&](int m, int i) {
-#pragma unroll
-      for (int c = 0; c < Tr::columns; ++c) sum[c] = fmaf(S_[m][i][c], x.value[m][i], sum[c]);
-    });
+    chains(x, sum);
     return sum_groups<1, Tr::columns>(sum);
   }
 
@@ -179,11 +188,21 @@ class Tile {
   }
 
  private:
-  template <int n>
-  struct alignas(4 * n) Floats {
-    static constexpr int count = n;
-    float value[n];
+  static constexpr bool along_rows = Tr::access == TileAccess::along_rows;
+  static constexpr int vector = along_rows ? Tr::quad : Tr::vector;  // neighbouring values of an access
+  struct alignas(4 * vector) Floats {
+    float value[vector];
   };
+
+  // The group's chains.
+  __device__ __forceinline__ void chains(const Row& x, float (&sum)[Tr::columns]) const {
+#pragma unroll
+    for (int c = 0; c < Tr::columns; ++c) sum[c] = 0.0f;
+    for_each_row([&](int m, int i) {
+#pragma unroll
+      for (int c = 0; c < Tr::columns; ++c) sum[c] = fmaf(S_[m][i][c], x.value[m][i], sum[c]);
+    });
+  }
 
   template <class F>
   __device__ __forceinline__ void for_each_row(F f) const {
@@ -193,30 +212,21 @@ class Tile {
       for (int i = 0; i < Tr::quad; ++i) f(m, i);
     }
   }
-  // `count` neighbouring values from quad m, row i and column c on, along the columns or along the rows of the quad.
-  template <int n, bool along_rows>
+  // Neighbouring values from quad m, row i and column c on.
   struct Values {
-    static constexpr int count = n;
     int m, i, c;
     __device__ constexpr int row(int j) const { return along_rows ? i + j : i; }
     __device__ constexpr int column(int j) const { return along_rows ? c : c + j; }
   };
   template <class F>
   __device__ __forceinline__ void for_each_vector(const StateView& state, F f) const {
-    constexpr bool along_rows = Tr::access == TileAccess::along_rows;
-    constexpr int n = Tr::access == TileAccess::scalar ? 1 : along_rows ? Tr::quad : Tr::vector;
-    constexpr int row_step = along_rows ? n : 1, column_step = along_rows ? 1 : n;
 #pragma unroll
     for (int m = 0; m < Tr::quads; ++m) {
 #pragma unroll
-      for (int i = 0; i < Tr::quad; i += row_step) {
+      for (int i = 0; i < Tr::quad; i += along_rows ? vector : 1) {
 #pragma unroll
-        for (int c = 0; c < Tr::columns; c += column_step) {
-          const int64_t offset = along_rows ? row_of(m, i) + c * state.value_stride
-                                 : Tr::access == TileAccess::scalar
-                                     ? row_of(m, i) * state.key_stride + c * state.value_stride
-                                     : row_of(m, i) * state.key_stride + c;
-          f(offset, Values<n, along_rows>{m, i, c});
+        for (int c = 0; c < Tr::columns; c += along_rows ? 1 : vector) {
+          f(along_rows ? row_of(m, i) + c * state.value_stride : row_of(m, i) * state.key_stride + c, Values{m, i, c});
         }
       }
     }

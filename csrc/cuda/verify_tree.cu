@@ -13,8 +13,8 @@
 //
 // Grid and precision as in step.cuh. Shared memory: for every token of the window the reciprocal norms of its key and
 // query, its decay, its beta and the set of its ancestors, so that a replay needs only the key itself, read again, and
-// d_log, which the warp has written. Sync contract: one barrier after that table is filled; afterwards the lanes of a
-// warp exchange d_log entries across sync_warp alone.
+// d_log, which the warp has written. Sync contract: one barrier after that table is filled, two a token where pairs of
+// warps share a tile (pair_sum.cuh); the lanes of a warp exchange d_log entries across sync_warp alone.
 #include "cuda/device.h"
 
 #include "core/exact_math.h"
@@ -24,9 +24,6 @@
 
 namespace gdn::gpu {
 namespace {
-
-template <int key_dim>
-using TreeTraits = StepTraits<key_dim>;
 
 constexpr int kWindow = static_cast<int>(kMaxWindowTokens);
 constexpr int kSetWords = kWindow / 32;
@@ -86,7 +83,7 @@ __device__ __forceinline__ void fill_table(const StepParams& p, const StepBlock&
     const float g = static_cast<const float*>(rec.g.data)[block.row(rec.g.stride, t, block.at.head)];
     table.alpha[t] = exact::exp(g);  // (1)
     table.beta[t] = load(rec.beta, block.row(rec.beta.stride, t, block.at.head));
-    if (blockIdx.x == 0) {
+    if (block.first_of_head) {
       static_cast<float*>(rec.logs.g.data)[block.log_row(rec.logs.g.stride, t, block.at.head)] = g;
     }
     // The set of ancestors, by walking up: no thread waits for another one.
@@ -106,14 +103,14 @@ __device__ __forceinline__ void fill_table(const StepParams& p, const StepBlock&
 template <class Tr>
 __global__ void __launch_bounds__(Tr::most_threads, 2) verify_tree_kernel(const __grid_constant__ StepParams p) {
   __shared__ TreeTable table;
+  __shared__ PairShared<Tr::most_warps> pair;
   const RecurrenceParams& rec = p.rec;
   const StepBlock block = step_block<Tr, StepMode::verify>(p);
   if (block.slot < 0) return write_zeros<Tr, StepMode::verify>(p, block, 0, block.count);
-  const int warp = threadIdx.x / kWarp;
   TilePlace at = block.at;
-  at.column0 += warp * Tr::tile_columns;
+  at.column0 += Tile<Tr>::first_column();
   Tile<Tr> tile;
-  tile.load(rec.state_in, p.access, block.slot, at.head, at.column0);
+  tile.load(rec.state_in, p.aligned_states, block.slot, at.head, at.column0);
   fill_table<Tr>(p, block, table);
   sync_lds();
 
@@ -129,10 +126,11 @@ __global__ void __launch_bounds__(Tr::most_threads, 2) verify_tree_kernel(const 
     row.scale(factor);
     return row;
   };
+  int turn = 0;
 #pragma unroll 1
   for (int t = 0; t < block.count; ++t) {
     if (table.parent[t] != t - 1) {
-      tile.load(rec.state_in, p.access, block.slot, at.head, at.column0);
+      tile.load(rec.state_in, p.aligned_states, block.slot, at.head, at.column0);
 #pragma unroll 1
       for (int w = 0; w < kSetWords; ++w) {
 #pragma unroll 1
@@ -147,15 +145,15 @@ __global__ void __launch_bounds__(Tr::most_threads, 2) verify_tree_kernel(const 
     }
     const auto k = row_of(rec.k, t, table.k_factor[t]);
     const float v = load(rec.v, block.row(rec.v.stride, t, at.head) + owned);
-    const float delta = fmaf(-table.alpha[t], tile.dot(k), v) * table.beta[t];  // (2), (3)
+    const float u = pair_sum<Tr, Tr::most_warps>(pair, turn, {tile.dot(k), 0.0f}).u;  // (2)
+    const float delta = fmaf(-table.alpha[t], u, v) * table.beta[t];                  // (3)
+    if (tile.stores_owned()) d_log[t * d_stride + owned] = delta;
     float deltas[Tr::columns];
     tile.spread(delta, deltas);
-    tile.update(table.alpha[t], k, deltas);                                     // (4)
-    const float o = tile.dot(row_of(rec.q, t, table.q_factor[t])) * rec.scale;  // (5)
-    if (tile.stores_owned()) {
-      store(rec.o, block.row(rec.o.stride, t, at.head) + owned, o);
-      d_log[t * d_stride + owned] = delta;
-    }
+    tile.update(table.alpha[t], k, deltas);  // (4)
+    const float o =
+        pair_sum<Tr, Tr::most_warps>(pair, turn, {0.0f, tile.dot(row_of(rec.q, t, table.q_factor[t]))}).o;  // (5)
+    if (tile.stores_owned()) store(rec.o, block.row(rec.o.stride, t, at.head) + owned, o * rec.scale);
     sync_warp();
   }
 }
@@ -165,9 +163,9 @@ __global__ void __launch_bounds__(Tr::most_threads, 2) verify_tree_kernel(const 
 const char* verify_tree(const RecurrenceParams& params, const StepLaunch& how, void* stream) {
   StepParams p = {};
   p.rec = params;
-  p.access = tile_access(params.state_in);
+  p.aligned_states = tile_aligned(params.state_in);
   p.packed_rows = how.packed_rows;
-  return with_step_traits(params.heads.key_dim, [&](auto traits) {
+  return with_tile_traits<StepTraits>(params.heads.key_dim, tile_access(params.state_in), [&](auto traits) {
     using Tr = decltype(traits);
     return launch_step_kernel<Tr>(verify_tree_kernel<Tr>, p, how.warps, stream);
   });

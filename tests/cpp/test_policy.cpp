@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "core/policy.h"
+#include "core/rec_shapes.h"
 
 namespace {
 thread_local int64_t t_allocations = 0;
@@ -81,6 +82,7 @@ void test_every_op_has_a_cpu_kernel() {
       {Op::commit_layers, "commit_cpu"},
       {Op::commit_verify, "commit_verify_cpu"},
       {Op::conv, "conv_cpu"},
+      {Op::conv_verify, "conv_cpu"},
       {Op::conv_commit, "conv_commit_cpu"},
       {Op::qk_l2norm, "l2norm_cpu"},
       {Op::gates, "gates_cpu"},
@@ -95,6 +97,78 @@ void test_every_op_has_a_cpu_kernel() {
     assert(parse_op(name(op)) == op);
     assert(parse_op(std::string(name(op)) + "_") == op);
   }
+}
+
+void test_cuda_kernels() {
+  constexpr const char* kDecodeLayer = "causal_conv1d, gdn_gates, step, gated_rms_norm";
+  constexpr const char* kVerifyLayer = "causal_conv1d, gdn_gates, verify, gated_rms_norm";
+  constexpr const char* kVerifyTreeLayer = "causal_conv1d, gdn_gates, verify_tree, gated_rms_norm";
+  struct {
+    Op op;
+    int64_t tokens;
+    const char *chain, *tree;
+  } const kernels[] = {
+      {Op::gated_delta_rule, 1, "step", "step"},
+      {Op::gated_delta_rule, 16, "step", "step"},
+      {Op::gated_delta_rule, 17, "rec_keyhead", "rec_keyhead"},
+      {Op::verify, 8, "verify", "verify_tree"},
+      {Op::commit, 8, "commit", "commit"},
+      {Op::commit_layers, 8, "commit", "commit"},
+      {Op::commit_verify, 8, "commit_verify", "commit, verify_tree"},
+      {Op::conv, 8, "causal_conv1d", "causal_conv1d"},
+      {Op::conv_verify, 8, "causal_conv1d", "causal_conv1d"},
+      {Op::conv_commit, 8, "conv_commit", "conv_commit"},
+      {Op::qk_l2norm, 8, "qk_l2norm", "qk_l2norm"},
+      {Op::gates, 8, "gdn_gates", "gdn_gates"},
+      {Op::norm, 8, "gated_rms_norm", "gated_rms_norm"},
+      {Op::decode_layer, 8, kDecodeLayer, kDecodeLayer},
+      {Op::verify_layer, 8, kVerifyLayer, kVerifyTreeLayer},
+  };
+  for (const auto& k : kernels) {
+    for (const bool tree : {false, true}) {
+      Request r = request(k.op);
+      r.tokens = k.tokens;
+      r.tree = tree;
+      const Decision aligned = decide(r, on("sm_90"), Overrides{});
+      expect(std::string(aligned.kernel), tree ? k.tree : k.chain);
+      // A view at an odd address is read with smaller accesses, not by another kernel.
+      for (r.alignment_bytes = 1; r.alignment_bytes < 16; r.alignment_bytes *= 2) {
+        const Decision odd = decide(r, on("sm_90"), Overrides{});
+        assert(odd.row == aligned.row && odd.heads == aligned.heads && odd.columns == aligned.columns);
+      }
+    }
+  }
+}
+
+void test_cuda_configurations() {
+  const Device device = on("sm_90");
+  const Overrides none, split = with({{"GDN_SPLIT", "1"}}), one_by_one = with({{"GDN_COMMIT_SPLIT", "0"}});
+  for (const Op op : {Op::gated_delta_rule, Op::verify, Op::commit_verify, Op::decode_layer, Op::verify_layer}) {
+    assert(decide(request(op), device, none).columns == 64);
+    assert(decide(request(op), device, split).columns == 32);
+  }
+  for (const Op op : {Op::commit_layers, Op::conv_commit}) {
+    assert(decide(request(op), device, none).batched);
+    assert(decide(request(op), device, split).batched);
+    assert(!decide(request(op), device, one_by_one).batched);
+  }
+  assert(decide(request(Op::commit_layers), device, split).columns == 64);
+  Request prompt = request(Op::gated_delta_rule);
+  prompt.tokens = 2048;
+  assert(decide(prompt, device, none).pipelined);
+  assert(!decide(prompt, device, with({{"GDN_PIPELINE", "0"}})).pipelined);
+  // What the runtime says of a block's shared memory comes before the architecture's table: with less of it an SM has
+  // no room for two blocks of one head a thread. An emulated card has its table's.
+  prompt.key_heads = 8;
+  prompt.value_heads = 24;
+  Device known = device;
+  known.sms = 128;
+  expect(std::string(decide(prompt, known, none).kernel), "rec_columns");
+  known.shared_memory_bytes = 99 * 1024;
+  const Decision crowded = decide(prompt, known, none);
+  expect(std::string(crowded.kernel), "rec_keyhead");
+  assert(crowded.heads == 3 && crowded.columns == 16);
+  expect(std::string(decide(prompt, known, with({{"GDN_EMULATE", "sm_80"}})).kernel), "rec_columns");
 }
 
 void test_instruction_sets() {
@@ -120,6 +194,23 @@ void test_emulation_of_gpus() {
   assert(!upwards && upwards.cause == Cause::real_card);
   const Decision older = decide(r, on("sm_90"), with({{"GDN_EMULATE", "sm_70"}}));
   assert(!older && older.cause == Cause::architecture);
+  // Whatever card is emulated: a block of the prompt's kernels has room on the real one.
+  for (const char* real : {"sm_75", "sm_80", "sm_86", "sm_90", "sm_120"}) {
+    for (const char* seen : {"sm_75", "sm_80", "sm_86", "sm_90", "sm_120"}) {
+      for (const int64_t K : {64, 128, 256}) {
+        for (const int64_t group : {1, 2, 3, 4}) {
+          Request prompt = request(Op::gated_delta_rule);
+          prompt.tokens = 2048;
+          prompt.key_dim = K;
+          prompt.value_heads = group * prompt.key_heads;
+          const Decision decision = decide(prompt, on(real), with({{"GDN_EMULATE", seen}}));
+          const int32_t bytes = rec_shared_bytes(decision.heads, decision.columns, K);
+          assert(bytes > 0 && bytes <= opt_in_bytes(parse_arch(real)->number));
+          assert(decision.heads == 1 || (group % decision.heads == 0 && parse_arch(real)->number >= 80));
+        }
+      }
+    }
+  }
 }
 
 void test_errors_of_a_launch() {
@@ -135,6 +226,21 @@ void test_errors_of_a_launch() {
   long_draft.tokens = 129;
   expect_throw<std::invalid_argument>([&] { require("gated_delta_rule_verify", long_draft, on("cpu-avx2"), none); },
                                       "gated_delta_rule_verify: T must be at most 128; got 129");
+  long_draft.tree = true;
+  expect_throw<std::invalid_argument>([&] { require("gated_delta_rule_verify", long_draft, on("sm_90"), none); },
+                                      "gated_delta_rule_verify: T must be at most 128; got 129");
+  odd_heads.op = Op::gated_delta_rule;
+  // rec_keyhead would need sm_80, and step fewer tokens: neither is what is wrong.
+  odd_heads.tokens = 2048;
+  expect_throw<std::invalid_argument>([&] { require("gated_delta_rule", odd_heads, on("sm_75"), none); },
+                                      "gated_delta_rule: K must be 64, 128 or 256; got 96");
+  expect_throw<std::runtime_error>(
+      [&] {
+        require("gated_delta_rule", request(Op::gated_delta_rule), on("sm_75"), with({{"GDN_EMULATE", "sm_70"}}));
+      },
+      "gated_delta_rule: no kernel of this build serves gated_delta_rule on sm_70: step: needs sm_75 or newer; this is "
+      "sm_70; rec_keyhead: needs sm_80 or newer; this is sm_70; rec_columns: needs sm_75 or newer; this is sm_70; "
+      "GDN_EMULATE=sm_70 in place of sm_75");
   expect_throw<std::runtime_error>(
       [&] { require("gated_delta_rule", request(Op::gated_delta_rule), on("gfx1100"), none); },
       "gated_delta_rule: no kernel of this build serves gated_delta_rule on gfx1100");
@@ -152,6 +258,15 @@ void test_rejected_kernels() {
   assert(rejected.size() == 1);
   expect(std::string(rejected[0].kernel), "gdn_gates");
   expect(rejected[0].reason, "needs sm_75 or newer; this is sm_70");
+  assert(rejected[0].cause == Cause::architecture);
+
+  rejected.clear();
+  Request prompt = request(Op::gated_delta_rule);
+  prompt.tokens = 17;
+  expect(std::string(decide(prompt, on("sm_75"), Overrides{}, &rejected).kernel), "rec_columns");
+  assert(rejected.size() == 2);
+  expect(rejected[0].reason, "takes at most 16 tokens a sequence; this is T=17");
+  expect(rejected[1].reason, "needs sm_80 or newer; this is sm_75");
 }
 
 void test_environment() {
@@ -216,15 +331,8 @@ constexpr double kBudgetNs = 20000;  // a sanitizer's own cost
 constexpr double kBudgetNs = 1000;
 #endif
 
-// All that a decode step on the CPU asks of the registry: below a microsecond, and nothing allocated.
-void test_cost_of_a_decode_step() {
-  const Request r = request(Op::gated_delta_rule);
-  const auto step = [&] {
-    const Overrides& overrides = current_overrides();
-    const Device device = cpu_device(overrides);
-    const Decision decision = require("gated_delta_rule_", r, device, overrides);
-    count_served(r, device, decision);
-  };
+template <class F>
+void expect_cheap(const char* what, F&& step) {
   step();
   const int64_t allocations = t_allocations;
   constexpr int kBatches = 20;
@@ -236,9 +344,33 @@ void test_cost_of_a_decode_step() {
     const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
     best_ns = std::min(best_ns, time.count() / kSteps);
   }
-  std::printf("a decode step's decision: %.0f ns\n", best_ns);
+  std::printf("%s: %.0f ns\n", what, best_ns);
   assert(t_allocations == allocations);
   assert(best_ns < kBudgetNs);
+}
+
+// All that a call asks of the registry: below a microsecond, and nothing allocated.
+void test_cost_of_a_call() {
+  const Request r = request(Op::gated_delta_rule);
+  expect_cheap("a decode step's decision on the CPU", [&] {
+    const Overrides& overrides = current_overrides();
+    const Device device = cpu_device(overrides);
+    const Decision decision = require("gated_delta_rule_", r, device, overrides);
+    count_served(r, device, decision);
+  });
+  const Device device = on("sm_90");
+  Request prompt = r;
+  prompt.tokens = 2048;
+  Request tree = request(Op::verify_layer);
+  tree.tree = true;
+  for (const auto& [what, asked] : {std::pair("a decode step's decision on a GPU", r),
+                                    {"a prompt's", prompt},
+                                    {"a fused layer's with a tree", tree}}) {
+    expect_cheap(what, [&, &asked = asked] {
+      const Decision decision = decide(asked, device, current_overrides());
+      count_served(asked, device, decision);
+    });
+  }
 }
 
 }  // namespace
@@ -246,6 +378,8 @@ void test_cost_of_a_decode_step() {
 int main() {
   test_architectures();
   test_every_op_has_a_cpu_kernel();
+  test_cuda_kernels();
+  test_cuda_configurations();
   test_instruction_sets();
   test_emulation_of_gpus();
   test_errors_of_a_launch();
@@ -253,6 +387,6 @@ int main() {
   test_environment();
   test_scopes();
   test_served();
-  test_cost_of_a_decode_step();
+  test_cost_of_a_call();
   return 0;
 }

@@ -31,8 +31,8 @@ void visit(float x, float p, const Worst& worst, Tally* tally) {
   const float gate = x * quick::sigmoid(x, worst);
   if (!quick::keeps_precision(gate)) return;
   ++tally->in_range;
-  uint32_t word;
-  if (!quick::decide<Element>(p * gate, p * gate, &word)) return;
+  const auto [word, decided] = quick::round_both<Element>(p * gate, p * gate);
+  if (!decided) return;
   ++tally->decided;
   if (word != pack2<Element>(p * exact::silu(x), p * exact::silu(x))) ++tally->wrong;
 }

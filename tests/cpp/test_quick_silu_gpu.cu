@@ -30,8 +30,8 @@ __global__ void visit_all(Tally* tally) {
     const float sigmoid = quick::sigmoid(x, gpu::Approximate{}), gate = silu ? x * sigmoid : sigmoid;
     if (!quick::in_range(x)) continue;
     ++mine.in_range;
-    uint32_t word;
-    if (!quick::decide<Element>(gate, gate, &word)) continue;
+    const auto [word, decided] = quick::round_both<Element>(gate, gate);
+    if (!decided) continue;
     ++mine.decided;
     const float exact = silu ? exact::silu(x) : exact::sigmoid(x);
     if (word != pack2<Element>(exact, exact)) ++mine.wrong;

@@ -1,0 +1,423 @@
+"""What the registry decides for CUDA cards: the same on a build without kernels for them, and without a card."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+
+import pytest
+from expecttest import assert_expected_inline
+
+from strata_gdn import registry
+
+ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+VERIFIES = ("gated_delta_rule_verify", "gated_delta_rule_commit_verify_", "gdn_verify_layer")
+COMMITS = ("gated_delta_rule_commit_", "gated_delta_rule_commit_layers_", "causal_conv1d_commit_layers_")
+PROMPT = 2048  # tokens: more than the decode kernel takes
+Env = Mapping[str, int | str]
+
+
+def decide(op: str, arch: str = "sm_90", env: Env | None = None, **call: int | bool) -> registry.Decision:
+    """On an empty environment but for `env`."""
+    return registry.decide(op, arch=arch, env=env or {}, **call)
+
+
+def served(op: str, arch: str = "sm_90", env: Env | None = None, **call: int | bool) -> str:
+    """The kernel and its configuration in a line."""
+    decision = decide(op, arch, env, **call)
+    return " ".join([decision.kernel or "none", *(f"{name}={value}" for name, value in decision.config.items())])
+
+
+def words(env: Env) -> str:
+    return " ".join(f"{name}={value}" for name, value in env.items()) or "-"
+
+
+def table(rows: Iterable[tuple[object, ...]]) -> str:
+    """Lines, the last entry of a row after a colon."""
+    return "\n".join(f"{' '.join(map(str, row[:-1]))}: {row[-1]}" for row in rows)
+
+
+# Prompts
+
+
+def test_recurrences_by_multiprocessors() -> None:
+    """rec_keyhead where several heads a thread cost less than the rounds of blocks that one head a thread needs."""
+    lines = []
+    for sms in (28, 32, 38, 48, 64, 80, 128, 132, 170):
+        for H, HV, N in ((16, 48, 1), (16, 32, 1), (2, 8, 1), (2, 8, 4)):
+            found = decide("gated_delta_rule", sms=sms, tokens=PROMPT, n=N, h=H, hv=HV)
+            lines.append(f"{sms:3} SMs HV={HV} N={N}: {found.kernel} {found.config['heads']}x{found.config['columns']}")
+    assert_expected_inline(
+        "\n".join(lines),
+        """\
+ 28 SMs HV=48 N=1: rec_keyhead 3x16
+ 28 SMs HV=32 N=1: rec_keyhead 2x16
+ 28 SMs HV=8 N=1: rec_keyhead 4x16
+ 28 SMs HV=8 N=4: rec_keyhead 4x16
+ 32 SMs HV=48 N=1: rec_keyhead 3x16
+ 32 SMs HV=32 N=1: rec_keyhead 2x16
+ 32 SMs HV=8 N=1: rec_keyhead 2x16
+ 32 SMs HV=8 N=4: rec_keyhead 4x16
+ 38 SMs HV=48 N=1: rec_keyhead 3x16
+ 38 SMs HV=32 N=1: rec_keyhead 2x16
+ 38 SMs HV=8 N=1: rec_keyhead 2x16
+ 38 SMs HV=8 N=4: rec_keyhead 4x16
+ 48 SMs HV=48 N=1: rec_keyhead 3x16
+ 48 SMs HV=32 N=1: rec_keyhead 2x16
+ 48 SMs HV=8 N=1: rec_keyhead 2x16
+ 48 SMs HV=8 N=4: rec_keyhead 2x16
+ 64 SMs HV=48 N=1: rec_keyhead 3x16
+ 64 SMs HV=32 N=1: rec_keyhead 2x16
+ 64 SMs HV=8 N=1: rec_columns 1x16
+ 64 SMs HV=8 N=4: rec_keyhead 4x16
+ 80 SMs HV=48 N=1: rec_keyhead 3x16
+ 80 SMs HV=32 N=1: rec_keyhead 2x16
+ 80 SMs HV=8 N=1: rec_columns 1x16
+ 80 SMs HV=8 N=4: rec_keyhead 4x16
+128 SMs HV=48 N=1: rec_keyhead 3x16
+128 SMs HV=32 N=1: rec_keyhead 2x16
+128 SMs HV=8 N=1: rec_columns 1x8
+128 SMs HV=8 N=4: rec_keyhead 2x16
+132 SMs HV=48 N=1: rec_keyhead 3x16
+132 SMs HV=32 N=1: rec_keyhead 2x16
+132 SMs HV=8 N=1: rec_columns 1x8
+132 SMs HV=8 N=4: rec_keyhead 2x16
+170 SMs HV=48 N=1: rec_keyhead 3x16
+170 SMs HV=32 N=1: rec_keyhead 2x16
+170 SMs HV=8 N=1: rec_columns 1x8
+170 SMs HV=8 N=4: rec_keyhead 2x16""",
+    )
+
+
+def test_recurrences_by_key_dim_and_architecture() -> None:
+    """rec_keyhead needs sm_80, several value heads a key head and, with K = 256, an even number of them."""
+    rows = [
+        (f"K={k} HV={hv}", arch, served("gated_delta_rule", arch, sms=84, tokens=PROMPT, k=k, v=k, h=16, hv=hv))
+        for k in (64, 128, 256)
+        for hv in (16, 32, 48)
+        for arch in ("sm_75", "sm_86", "sm_90")
+    ]
+    assert_expected_inline(
+        table(rows),
+        """\
+K=64 HV=16 sm_75: rec_columns heads=1 columns=16
+K=64 HV=16 sm_86: rec_columns heads=1 columns=16
+K=64 HV=16 sm_90: rec_columns heads=1 columns=16
+K=64 HV=32 sm_75: rec_columns heads=1 columns=16
+K=64 HV=32 sm_86: rec_keyhead heads=2 columns=16
+K=64 HV=32 sm_90: rec_keyhead heads=2 columns=16
+K=64 HV=48 sm_75: rec_columns heads=1 columns=16
+K=64 HV=48 sm_86: rec_keyhead heads=3 columns=16
+K=64 HV=48 sm_90: rec_keyhead heads=3 columns=16
+K=128 HV=16 sm_75: rec_columns heads=1 columns=16
+K=128 HV=16 sm_86: rec_columns heads=1 columns=16
+K=128 HV=16 sm_90: rec_columns heads=1 columns=16
+K=128 HV=32 sm_75: rec_columns heads=1 columns=16
+K=128 HV=32 sm_86: rec_keyhead heads=2 columns=16
+K=128 HV=32 sm_90: rec_keyhead heads=2 columns=16
+K=128 HV=48 sm_75: rec_columns heads=1 columns=16
+K=128 HV=48 sm_86: rec_keyhead heads=3 columns=16
+K=128 HV=48 sm_90: rec_keyhead heads=3 columns=16
+K=256 HV=16 sm_75: rec_columns heads=1 columns=16
+K=256 HV=16 sm_86: rec_columns heads=1 columns=16
+K=256 HV=16 sm_90: rec_columns heads=1 columns=16
+K=256 HV=32 sm_75: rec_columns heads=1 columns=16
+K=256 HV=32 sm_86: rec_keyhead heads=2 columns=16
+K=256 HV=32 sm_90: rec_keyhead heads=2 columns=16
+K=256 HV=48 sm_75: rec_columns heads=1 columns=16
+K=256 HV=48 sm_86: rec_columns heads=1 columns=16
+K=256 HV=48 sm_90: rec_columns heads=1 columns=16""",
+    )
+
+
+def test_resident_blocks_need_shared_memory() -> None:
+    """Two blocks of one head a thread on each SM are cheaper than one of three heads, where an SM has room for two."""
+    rows = [(arch, served("gated_delta_rule", arch, sms=128, tokens=PROMPT, h=8, hv=24)) for arch in ARCHS]
+    assert_expected_inline(
+        table(rows),
+        """\
+sm_75: rec_columns heads=1 columns=16
+sm_80: rec_columns heads=1 columns=16
+sm_86: rec_keyhead heads=3 columns=16
+sm_89: rec_keyhead heads=3 columns=16
+sm_90: rec_columns heads=1 columns=16
+sm_100: rec_columns heads=1 columns=16
+sm_120: rec_keyhead heads=3 columns=16""",
+    )
+
+
+def test_switches_of_the_prompt_kernels() -> None:
+    """A switch is a wish, for a kernel that fits; the user's word wins over what the table expects to be faster."""
+    rows = []
+    for name, values in (("GDN_KEYHEAD", (0, 1)), ("GDN_PIPELINE", (0, 1))):
+        for value, (H, HV) in itertools.product(values, ((16, 48), (16, 16), (2, 8))):
+            env = {name: value}
+            call = {"sms": 132, "tokens": PROMPT, "h": H, "hv": HV}
+            rows.append((f"H={H} HV={HV}", words(env), served("gated_delta_rule", env=env, **call)))
+    assert_expected_inline(
+        table(rows),
+        """\
+H=16 HV=48 GDN_KEYHEAD=0: rec_columns heads=1 columns=16
+H=16 HV=16 GDN_KEYHEAD=0: rec_columns heads=1 columns=16
+H=2 HV=8 GDN_KEYHEAD=0: rec_columns heads=1 columns=8
+H=16 HV=48 GDN_KEYHEAD=1: rec_keyhead heads=3 columns=16
+H=16 HV=16 GDN_KEYHEAD=1: rec_columns heads=1 columns=16
+H=2 HV=8 GDN_KEYHEAD=1: rec_keyhead heads=2 columns=16
+H=16 HV=48 GDN_PIPELINE=0: rec_keyhead heads=3 columns=16 pipelined=0
+H=16 HV=16 GDN_PIPELINE=0: rec_columns heads=1 columns=16 pipelined=0
+H=2 HV=8 GDN_PIPELINE=0: rec_columns heads=1 columns=8 pipelined=0
+H=16 HV=48 GDN_PIPELINE=1: rec_keyhead heads=3 columns=16
+H=16 HV=16 GDN_PIPELINE=1: rec_columns heads=1 columns=16
+H=2 HV=8 GDN_PIPELINE=1: rec_columns heads=1 columns=8""",
+    )
+
+
+# Decode
+
+
+def test_decode_steps() -> None:
+    """One token a sequence: the decode kernel whatever the number of sequences, unless GDN_STEP=0."""
+    rows = []
+    for env in ({}, {"GDN_SPLIT": 1}, {"GDN_STEP": 0}, {"GDN_STEP": 0, "GDN_PIPELINE": 0}, {"GDN_PIPELINE": 0}):
+        rows += [(f"N={n:<3}", words(env), served("gated_delta_rule_", sms=132, n=n, env=env)) for n in (1, 8, 64, 256)]
+    assert_expected_inline(
+        table(rows),
+        """\
+N=1   -: step columns=64
+N=8   -: step columns=64
+N=64  -: step columns=64
+N=256 -: step columns=64
+N=1   GDN_SPLIT=1: step columns=32
+N=8   GDN_SPLIT=1: step columns=32
+N=64  GDN_SPLIT=1: step columns=32
+N=256 GDN_SPLIT=1: step columns=32
+N=1   GDN_STEP=0: rec_keyhead heads=3 columns=16
+N=8   GDN_STEP=0: rec_keyhead heads=3 columns=16
+N=64  GDN_STEP=0: rec_keyhead heads=3 columns=16
+N=256 GDN_STEP=0: rec_keyhead heads=3 columns=16
+N=1   GDN_STEP=0 GDN_PIPELINE=0: rec_keyhead heads=3 columns=16 pipelined=0
+N=8   GDN_STEP=0 GDN_PIPELINE=0: rec_keyhead heads=3 columns=16 pipelined=0
+N=64  GDN_STEP=0 GDN_PIPELINE=0: rec_keyhead heads=3 columns=16 pipelined=0
+N=256 GDN_STEP=0 GDN_PIPELINE=0: rec_keyhead heads=3 columns=16 pipelined=0
+N=1   GDN_PIPELINE=0: step columns=64
+N=8   GDN_PIPELINE=0: step columns=64
+N=64  GDN_PIPELINE=0: step columns=64
+N=256 GDN_PIPELINE=0: step columns=64""",
+    )
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_decode_is_the_same_on_every_card(arch: str) -> None:
+    for n, sms in itertools.product((1, 256), (28, 170)):
+        assert decide("gated_delta_rule_", arch, sms=sms, n=n).kernel == "step"
+    assert decide("gated_delta_rule_", arch, env={"GDN_STEP": 0}).kernel == (
+        "rec_columns" if arch == "sm_75" else "rec_keyhead"
+    )
+
+
+def test_columns_of_a_decode_block() -> None:
+    """GDN_SPLIT=1: four blocks a head of V = 128; 0: as few as four warps a block allow."""
+    rows = []
+    for k, v in itertools.product((64, 128, 256), repeat=2):
+        columns = [int(decide("gated_delta_rule_", k=k, v=v, env={"GDN_SPLIT": s}).config["columns"]) for s in (0, 1)]
+        rows.append((f"K={k:<3} V={v:<3}", " / ".join(f"{v // c} of {c}" for c in columns)))
+    assert_expected_inline(
+        table(rows),
+        """\
+K=64  V=64 : 1 of 64 / 2 of 32
+K=64  V=128: 1 of 128 / 4 of 32
+K=64  V=256: 2 of 128 / 8 of 32
+K=128 V=64 : 1 of 64 / 2 of 32
+K=128 V=128: 2 of 64 / 4 of 32
+K=128 V=256: 4 of 64 / 8 of 32
+K=256 V=64 : 2 of 32 / 2 of 32
+K=256 V=128: 4 of 32 / 4 of 32
+K=256 V=256: 8 of 32 / 8 of 32""",
+    )
+
+
+def test_where_the_decode_kernel_ends() -> None:
+    assert decide("gated_delta_rule", tokens=16).kernel == "step"
+    longer = decide("gated_delta_rule", tokens=17, sms=132)
+    assert longer.kernel == "rec_keyhead"
+    assert longer.rejected == (("step", "takes at most 16 tokens a sequence; this is T=17"),)
+    switched_off = decide("gated_delta_rule", tokens=16, sms=132, env={"GDN_STEP": 0})
+    assert switched_off.kernel == "rec_keyhead"
+    assert switched_off.rejected == (("step", "GDN_STEP=0"),)
+
+
+# Verify and commit
+
+
+def test_verify_chains_and_trees() -> None:
+    rows = [
+        (op, f"{'tree' if tree else 'chain'},", words(env), served(op, tokens=8, tree=tree, env=env))
+        for op in VERIFIES
+        for tree in (False, True)
+        for env in ({}, {"GDN_SPLIT": 0}, {"GDN_SPLIT": 1})
+    ]
+    assert_expected_inline(
+        table(rows),
+        """\
+gated_delta_rule_verify chain, -: verify columns=64
+gated_delta_rule_verify chain, GDN_SPLIT=0: verify columns=64
+gated_delta_rule_verify chain, GDN_SPLIT=1: verify columns=32
+gated_delta_rule_verify tree, -: verify_tree columns=64
+gated_delta_rule_verify tree, GDN_SPLIT=0: verify_tree columns=64
+gated_delta_rule_verify tree, GDN_SPLIT=1: verify_tree columns=32
+gated_delta_rule_commit_verify_ chain, -: commit_verify columns=64
+gated_delta_rule_commit_verify_ chain, GDN_SPLIT=0: commit_verify columns=64
+gated_delta_rule_commit_verify_ chain, GDN_SPLIT=1: commit_verify columns=32
+gated_delta_rule_commit_verify_ tree, -: commit, verify_tree columns=64
+gated_delta_rule_commit_verify_ tree, GDN_SPLIT=0: commit, verify_tree columns=64
+gated_delta_rule_commit_verify_ tree, GDN_SPLIT=1: commit, verify_tree columns=32
+gdn_verify_layer chain, -: causal_conv1d, gdn_gates, verify, gated_rms_norm columns=64
+gdn_verify_layer chain, GDN_SPLIT=0: causal_conv1d, gdn_gates, verify, gated_rms_norm columns=64
+gdn_verify_layer chain, GDN_SPLIT=1: causal_conv1d, gdn_gates, verify, gated_rms_norm columns=32
+gdn_verify_layer tree, -: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm columns=64
+gdn_verify_layer tree, GDN_SPLIT=0: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm columns=64
+gdn_verify_layer tree, GDN_SPLIT=1: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm columns=32""",
+    )
+
+
+def test_commits() -> None:
+    rows = [
+        (op, words(env), served(op, tokens=8, env=env))
+        for op in COMMITS
+        for env in ({}, {"GDN_COMMIT_SPLIT": 1}, {"GDN_COMMIT_SPLIT": 0}, {"GDN_SPLIT": 1})
+    ]
+    assert_expected_inline(
+        table(rows),
+        """\
+gated_delta_rule_commit_ -: commit columns=64
+gated_delta_rule_commit_ GDN_COMMIT_SPLIT=1: commit columns=64
+gated_delta_rule_commit_ GDN_COMMIT_SPLIT=0: commit columns=64
+gated_delta_rule_commit_ GDN_SPLIT=1: commit columns=64
+gated_delta_rule_commit_layers_ -: commit columns=64
+gated_delta_rule_commit_layers_ GDN_COMMIT_SPLIT=1: commit columns=64
+gated_delta_rule_commit_layers_ GDN_COMMIT_SPLIT=0: commit columns=64 batched=0
+gated_delta_rule_commit_layers_ GDN_SPLIT=1: commit columns=64
+causal_conv1d_commit_layers_ -: conv_commit
+causal_conv1d_commit_layers_ GDN_COMMIT_SPLIT=1: conv_commit
+causal_conv1d_commit_layers_ GDN_COMMIT_SPLIT=0: conv_commit batched=0
+causal_conv1d_commit_layers_ GDN_SPLIT=1: conv_commit""",
+    )
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("op", COMMITS[1:])
+def test_a_split_step_does_not_lose_the_batched_commit(arch: str, op: str) -> None:
+    for split, defaults in itertools.product((0, 1), repeat=2):
+        env = {"GDN_SPLIT": split, "GDN_ARCH_DEFAULTS": defaults}
+        assert decide(op, arch, env) == decide(op, arch)
+        assert "batched" not in decide(op, arch, env).config
+        assert decide(op, arch, env | {"GDN_COMMIT_SPLIT": 0}).config["batched"] == "0"
+
+
+# Limits of the ops
+
+
+@pytest.mark.parametrize("arch", ["cpu-avx2", "sm_90"])
+@pytest.mark.parametrize(
+    ("op", "most"),
+    [(op, 8 if "layer" in op else 128) for op in (*VERIFIES, "causal_conv1d_verify")] + [("gdn_decode_layer_", 8)],
+)
+@pytest.mark.parametrize("tree", [False, True])
+def test_more_tokens_than_an_op_takes(arch: str, op: str, most: int, tree: bool) -> None:
+    assert decide(op, arch, tokens=most, tree=tree)
+    refused = decide(op, arch, tokens=most + 1, tree=tree)
+    assert not refused
+    assert refused.reason == f"T must be at most {most}; got {most + 1}"
+
+
+@pytest.mark.parametrize("arch", ["cpu-avx2", "sm_75", "sm_90"])
+@pytest.mark.parametrize("op", ["gated_delta_rule", *VERIFIES, *COMMITS[:2], "gdn_decode_layer_"])
+@pytest.mark.parametrize("tokens", [1, 8])
+def test_head_dimensions_that_no_kernel_has(arch: str, op: str, tokens: int) -> None:
+    """An op's error names the argument alone, not what its kernels would need otherwise."""
+    assert decide(op, arch, tokens=tokens, k=96).reason == "K must be 64, 128 or 256; got 96"
+    assert decide(op, arch, tokens=tokens, v=512).reason == "V must be 64, 128 or 256; got 512"
+
+
+def test_rejected_kernels_still_have_all_reasons() -> None:
+    assert decide("gated_delta_rule", "sm_75", k=96).rejected == (
+        ("step", "K must be 64, 128 or 256; got 96"),
+        ("rec_keyhead", "needs sm_80 or newer; this is sm_75"),
+        ("rec_columns", "K must be 64, 128 or 256; got 96"),
+    )
+    few_heads = decide("gated_delta_rule", sms=132, tokens=PROMPT, h=2, hv=8).rejected[1]
+    assert few_heads == ("rec_keyhead", "one head a thread is expected to be faster: more of the 132 SMs have work")
+    odd_group = decide("gated_delta_rule", tokens=PROMPT, h=16, hv=16).rejected[1]
+    assert odd_group == (
+        "rec_keyhead",
+        "needs a multiple of 2 value heads a key head, or for K=64 and 128 of 3; got K=128, H=16, HV=16",
+    )
+
+
+# GDN_EMULATE
+
+
+def test_emulation_of_an_older_card() -> None:
+    """The older card's decision, and a reason that says so."""
+    calls = [("gated_delta_rule", {"tokens": PROMPT}), ("gated_delta_rule_", {}), *((op, {}) for op in VERIFIES)]
+    for (op, call), older in itertools.product(calls, ("sm_75", "sm_86")):
+        emulating = decide(op, "sm_90", {"GDN_EMULATE": older}, sms=84, **call)
+        itself = decide(op, older, sms=84, **call)
+        assert (emulating.kernel, emulating.config, emulating.rejected) == (
+            itself.kernel, itself.config, itself.rejected,
+        )  # fmt: skip
+        assert emulating.reason == f"{itself.reason}; GDN_EMULATE={older} in place of sm_90"
+
+
+def test_emulation_never_goes_upwards() -> None:
+    """A newer card's kernel is not launched on one that lacks what it needs; the next one is, as on the newer card."""
+    prompt = decide("gated_delta_rule", "sm_75", {"GDN_EMULATE": "sm_90"}, tokens=PROMPT, sms=68)
+    assert prompt.kernel == "rec_columns"
+    assert prompt.rejected[1] == (
+        "rec_keyhead",
+        "GDN_EMULATE=sm_90, but the real device is sm_75, which cannot run it",
+    )
+    for op in ("gated_delta_rule", "gated_delta_rule_", *VERIFIES, *COMMITS):
+        assert decide(op, "sm_90", {"GDN_EMULATE": "sm_70"}).kernel == ""
+        lacking = decide(op, "sm_70", {"GDN_EMULATE": "sm_90"})
+        assert not lacking
+        assert lacking.reason == "GDN_EMULATE=sm_90, but the real device is sm_70, which cannot run it"
+
+
+# Switches
+
+
+def test_the_switches_that_an_op_goes_by() -> None:
+    ops = ("gated_delta_rule", *VERIFIES, "gdn_decode_layer_", *COMMITS, "causal_conv1d", "causal_conv1d_verify")
+    rows = [(op, " ".join(n for n in registry.switches_read(op, "sm_90") if n != "GDN_EMULATE") or "-") for op in ops]
+    assert_expected_inline(
+        table(rows),
+        """\
+gated_delta_rule: GDN_KEYHEAD GDN_PIPELINE GDN_STEP GDN_SPLIT
+gated_delta_rule_verify: GDN_SPLIT
+gated_delta_rule_commit_verify_: GDN_SPLIT
+gdn_verify_layer: GDN_SPLIT
+gdn_decode_layer_: GDN_SPLIT
+gated_delta_rule_commit_: -
+gated_delta_rule_commit_layers_: GDN_COMMIT_SPLIT
+causal_conv1d_commit_layers_: GDN_COMMIT_SPLIT
+causal_conv1d: -
+causal_conv1d_verify: -""",
+    )
+
+
+@pytest.mark.parametrize("op", ["gated_delta_rule", *VERIFIES, "gdn_decode_layer_", *COMMITS])
+def test_a_switch_that_an_op_does_not_go_by_changes_nothing(op: str) -> None:
+    choices = {
+        "GDN_KEYHEAD": (0, 1), "GDN_PIPELINE": (0, 1), "GDN_STEP": (0, 1), "GDN_SPLIT": (0, 1),
+        "GDN_COMMIT_SPLIT": (0, 1), "GDN_CHUNKED": (0, 1, 2), "GDN_CONVL2": (0, 1), "GDN_CPU_ISA": ("avx2",),
+    }  # fmt: skip
+    calls = [{"tokens": tokens, "tree": tree} for tokens in (1, 8, PROMPT) for tree in (False, True)]
+    read = registry.switches_read(op, "sm_90")
+    for name, values in choices.items():
+        different = [
+            value
+            for value, call in itertools.product(values, calls)
+            if decide(op, env={name: value}, sms=132, **call) != decide(op, sms=132, **call)
+        ]
+        assert bool(different) == (name in read)
