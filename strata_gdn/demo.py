@@ -1,5 +1,10 @@
 """`python -m strata_gdn demo`: a small Qwen3-Next on these ops beside Transformers' own, and a draft rolled back.
 
+It runs on the GPU where there is one. There it also shows that the GPU's exact results are the CPU's. What can be
+compared: the results and states of every op, each called on both devices with the same inputs; and the tokens, when the
+model's own matrix products, attention and experts stay on the GPU and only the ops move to the CPU. What cannot: the
+whole model on one device with the whole model on another, because torch's matrix products have other bits there.
+
 Nothing is downloaded: the weights are random, from a fixed seed, the prompt is a text file of this package, and a byte
 is a token.
 """
@@ -23,8 +28,11 @@ import torch
 from torch import Tensor, nn
 
 from . import _devices, ops, registry
+from ._launches import launches
 from ._table import columns
 from .integrations import transformers as integration
+from .parity.beside_the_cpu import BesideTheCpu
+from .parity.kernels import sms
 
 try:
     from tqdm import tqdm
@@ -40,6 +48,7 @@ PROGRESS_AFTER_SECONDS = 2.0
 SEED = 0
 
 DRAFTED, ACCEPTED, CONTINUED = 4, 2, 16
+SHOWN_FAILURES = 5
 
 # Qwen3-Next's own architecture, both layer types and the experts, with fewer and narrower of each.
 MODEL = {
@@ -98,11 +107,15 @@ def _demo(device: torch.device, why: str, tokens: int) -> int:
         f"Device: {_devices.name(device)} ({_devices.arch(device)}, {torch.get_num_threads()} CPU threads), {why}\n"
         f"Prompt: {prompt.shape[1]} bytes, a token each\n"
     )
-    same = _compare_generations(model, prompt, tokens)
+    passed = [_compare_generations(model, prompt, tokens)]
     with integration.enable(precision="exact"):
-        rolled_back = _roll_back_a_draft(model, prompt)
-    print("\nDemo passed." if same and rolled_back else "\nDemo FAILED.")
-    return 0 if same and rolled_back else 1
+        passed.append(_roll_back_a_draft(model, prompt))
+        if device.type == "cpu":
+            print("\n3. The ops beside the CPU's: nothing to compare, they ran there")
+        else:
+            passed.append(_compare_with_the_cpu(model, prompt, tokens))
+    print("\nDemo passed." if all(passed) else "\nDemo FAILED.")
+    return 0 if all(passed) else 1
 
 
 def _choose_device() -> tuple[torch.device, str]:
@@ -179,16 +192,6 @@ def _generate(model: Qwen3NextForCausalLM, prompt: Tensor, tokens: int, label: s
 
 
 @contextmanager
-def _counted() -> Iterator[dict[str, int]]:
-    """How often each kernel ran in the scope; filled in when it ends."""
-    before, ran = registry.served(), {}
-    yield ran
-    for kernel, count in registry.served().items():
-        if count > before.get(kernel, 0):
-            ran[kernel] = count - before.get(kernel, 0)
-
-
-@contextmanager
 def _own_fallback() -> Iterator[None]:
     """Transformers' torch code itself: its functions hand over to packages that are installed, on any device."""
     wrapped = {name: function for name, function in vars(modeling).items() if inspect.isfunction(function)}
@@ -206,7 +209,7 @@ def _compare_generations(model: Qwen3NextForCausalLM, prompt: Tensor, tokens: in
     for name, scope in (("Transformers", _own_fallback), ("strata_gdn", integration.enable)):
         with scope():
             _generate(model, prompt[:, :64], 2, f"{name}, warming up")
-            with _counted() as ran:
+            with launches() as ran:
                 results[name] = _generate(model, prompt, tokens, name)
     theirs, ours = results["Transformers"], results["strata_gdn"]
     compared = _common_prefix(theirs.tokens, ours.tokens)
@@ -258,6 +261,7 @@ def _print_kernels(model: Qwen3NextForCausalLM, windows: dict[str, tuple[int, ..
             decision = registry.decide(
                 op,
                 arch=_devices.arch(model.device),
+                sms=sms(model.device),
                 dtype="float32",
                 tokens=tokens,
                 h=config.linear_num_key_heads,
@@ -384,7 +388,7 @@ def _roll_back_a_draft(model: Qwen3NextForCausalLM, prompt: Tensor) -> bool:
     right = truth.argmax(-1).tolist()  # the tokens that greedy generation takes, one more than the draft gets right
     wrong = [(right[ACCEPTED] + 1 + i) % model.config.vocab_size for i in range(DRAFTED - ACCEPTED)]
     draft = right[:ACCEPTED] + wrong
-    with _counted() as ran:
+    with launches() as ran:
         logits, logs = _verify(model, drafted, draft)
         # Row t says what follows draft[t]; the prompt's last row says what comes first.
         choices = [right[0], *logits.argmax(-1).tolist()]
@@ -409,3 +413,39 @@ def _roll_back_a_draft(model: Qwen3NextForCausalLM, prompt: Tensor) -> bool:
         print(f"   {'bit for bit as undrafted' if equal else 'DIFFERENT from undrafted':25} {what}")
     _print_kernels(model, dict.fromkeys(DRAFT_OPS, (DRAFTED,)), ran)
     return all(checks.values())
+
+
+# The GPU's bits and the CPU's
+
+
+def _compare_with_the_cpu(model: Qwen3NextForCausalLM, prompt: Tensor, tokens: int) -> bool:
+    print(
+        "\n3. Every call of an op made on the CPU too, with the same inputs; the model goes on with the CPU's results\n"
+        "   (precision exact; matrix products, attention and experts stay on one device: other devices have other bits)"
+    )
+    own = _generate(model, prompt, tokens, "the ops on their device")
+    cache = DynamicCache(config=model.config)
+    with BesideTheCpu() as beside:
+        on_cpu = _generate(model, prompt, tokens, "the ops on the CPU too")
+        model(prompt, past_key_values=cache, logits_to_keep=1)
+        _, logs = _verify(model, cache, own.tokens[:1] * DRAFTED)
+        _keep(cache, logs, ACCEPTED, DRAFTED)
+    print(
+        columns(
+            [
+                ("op", "calls", "results, states"),
+                *((op, str(n), _verdict(beside, op)) for op, n in beside.calls.items()),
+            ],
+            indent=3,
+        )
+    )
+    for failure in beside.failures[:SHOWN_FAILURES]:
+        print(f"   {failure}")
+    same = _common_prefix(own.tokens, on_cpu.tokens)
+    print(f"   Tokens with the ops on either: {same} of {tokens} the same")
+    return not beside.failures and same == tokens
+
+
+def _verdict(beside: BesideTheCpu, op: str) -> str:
+    different = sum(failure.startswith(f"{op},") for failure in beside.failures)
+    return f"DIFFERENT from the CPU's: {different}" if different else "bit for bit the CPU's"

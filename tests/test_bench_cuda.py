@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from strata_gdn import ops, registry
-from strata_gdn._launches import launches
-from strata_gdn.bench import cases, cuda, peers, roofline
-from strata_gdn.bench.arms import left_out
-from strata_gdn.bench.cases import CASES, Arm, Calls, Case, Peer
-from strata_gdn.bench.graphs import SAMPLES, time_graph
+from strata_gdn._launches import kernels, launches
+from strata_gdn.bench import cuda, decode, peers, prompts, roofline
+from strata_gdn.bench.arms import decision, left_out
+from strata_gdn.bench.case import Arm, Calls, Case, Mark, Peer
+from strata_gdn.bench.cases import CASES
+from strata_gdn.bench.graphs import SAMPLES, GraphClock, time_graph
 from strata_gdn.bench.rates import measure_rates
 from strata_gdn.bench.record import read
 from strata_gdn.bench.report import report
@@ -87,6 +88,40 @@ def test_lanes():
     assert [roofline.lanes(arch) for arch in ("sm_75", "sm_80", "sm_86", "sm_90", "sm_120")] == [64, 64, 128, 128, 128]
 
 
+# By hand: H=16, HV=48, K=V=128. A state has 48 * 128 * 128 = 786,432 elements, 3,145,728 bytes.
+STATE = 3145728
+INPUTS = 2 * 4096 + 12288 + 192 + 96  # of a token: q and k, v, g and beta; q, k, v and beta are bfloat16
+OUTPUT = 12288
+LOGS = 4 * (16 * 128 + 48 * 128 + 48)  # of a token
+CHANNELS = (2 * 16 + 48) * 128
+LAYER_INPUTS = 2 * (CHANNELS + 6144 + 2 * 48)  # of a token: qkv, z, a and b
+LAYER_WEIGHTS = 2 * 4 * CHANNELS + 2 * 4 * 48 + 2 * 128  # taps; A_log and dt_bias; the norm's
+WINDOW = 2 * 3 * CHANNELS
+
+
+def test_work_of_decode():
+    """4 sequences, 3 tokens."""
+    case = Case("some", "gated_delta_rule", 16, 48, 3, (), prompts.prompt_calls, sequences=4)
+    with torch.device("meta"):
+        x = prompts.recurrence_inputs(case)
+        layer = decode.layer_inputs(case, x["state"])
+        states = torch.empty(5, *x["state"].shape)
+    step_fma = 4 * 3 * 4 * 786432
+    assert roofline.recurrence(**x) == roofline.Work(12 * (INPUTS + OUTPUT) + 8 * STATE, step_fma, 3)
+    assert roofline.verify(**x) == roofline.Work(12 * (INPUTS + OUTPUT + LOGS) + 4 * STATE, step_fma, 3)
+    replay_fma = 2 * 2 * 20 * 786432
+    assert roofline.commit(states, 16, 2) == roofline.Work(40 * (STATE + LOGS), replay_fma)
+    assert roofline.commit_verify(**x, log_tokens=2) == roofline.Work(
+        12 * (INPUTS + OUTPUT + LOGS) + 8 * LOGS + 8 * STATE, step_fma + replay_fma // 5, 3
+    )
+    assert roofline.decode_layer(**layer) == roofline.Work(
+        12 * (LAYER_INPUTS + OUTPUT) + LAYER_WEIGHTS + 8 * (WINDOW + STATE), step_fma, 3
+    )
+    assert roofline.verify_layer(**layer) == roofline.Work(
+        12 * (LAYER_INPUTS + OUTPUT + LOGS) + LAYER_WEIGHTS + 4 * (WINDOW + STATE), step_fma, 3
+    )
+
+
 # The table
 
 
@@ -95,13 +130,9 @@ def test_every_kernel_of_the_table_is_the_registrys():
     arms = [(case, arm) for case in CASES for arm in case.arms]
     for case, arm in arms:
         assert left_out(case, arm, "sm_90", 132) is None
-        decision = registry.decide(
-            case.op, arch="sm_90", sms=132, tokens=case.tokens, n=case.sequences, h=case.key_heads,
-            hv=case.value_heads, env=arm.switches,
-        )  # fmt: skip
-        assert decision.kernel in arm.kernels, str(case)
-    on_gpu = {row.kernel for row in registry.kernels() if row.architectures.startswith("sm_")}
-    assert {kernel for _, arm in arms for kernel in arm.kernels} == on_gpu
+        assert kernels(decision(case, "sm_90", 132, arm.switches).kernel) == arm.kernels, str(case)
+    on_gpu = {kernels(row.kernel) for row in registry.kernels() if row.architectures.startswith("sm_")}
+    assert {arm.kernels for _, arm in arms} == on_gpu
 
 
 def test_an_arm_that_the_card_lacks_is_left_out_with_the_reason():
@@ -109,6 +140,17 @@ def test_an_arm_that_the_card_lacks_is_left_out_with_the_reason():
     columns, keyhead = case.arms
     assert left_out(case, columns, "sm_75", 40) is None
     assert "sm_80" in left_out(case, keyhead, "sm_75", 40)
+
+
+def test_every_mark_is_of_a_peer_that_is_there():
+    """The marks are those of the task; what they are measured against is timed even where fla is not installed."""
+    marked = [case for case in CASES if case.marks]
+    assert len(marked) == 4 + 9 + 10 + 1 + 3  # step, verify, commit, commit and verify, layer
+    assert all(case.name.startswith("decode ") for case in marked)
+    with torch.device("meta"):
+        for case in marked:
+            beside = {peer.name for peer in replace(case, sequences=1).make(case).peers}
+            assert {mark.of for mark in case.marks} - {""} <= beside
 
 
 # A token's bytes at H=16, HV=48, and those of a call besides; by hand.
@@ -122,48 +164,71 @@ MOVED = {
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_cases_can_be_called(case, monkeypatch):
-    """On the CPU, with few tokens: the op is the case's, and the peer of a pointwise op moves what it says."""
-    monkeypatch.setattr(cases, "DEVICE", "cpu")
+    """On the CPU, with few tokens, sequences and layers: the op is the case's, and the peers can be called."""
     monkeypatch.setattr(peers, "fla", lambda: None)
-    case = replace(case, tokens=3)
-    calls = case.make(case)
+    monkeypatch.setattr(decode, "MODEL_LAYERS", 2)
+    case = replace(case, tokens=3, sequences=min(case.sequences, 2), repeats=min(case.repeats, 2))
+    calls = case.calls(torch.device("cpu"))
     with launches() as served:
         calls.ours()
     (kernel,) = served
-    assert kernel in {row.kernel for row in registry.kernels() if row.op == case.op}
-    if case.op == "gated_delta_rule":
-        assert calls.work.fma == 4 * case.sequences * 3 * case.value_heads * 128 * 128
-        assert calls.peer is None
-    else:
+    assert served[kernel] == case.repeats
+    op = registry.decide(case.op, arch="cpu", tokens=3, tree=case.tree)
+    assert kernel == op.kernel
+    assert calls.work.moved_bytes > 0
+    if case.op in MOVED:
         each, once = MOVED[case.op]
         assert calls.work == roofline.Work(3 * each + once)
-        calls.peer.call()
+    elif case.name.startswith("prompt"):
+        assert calls.work.fma == 4 * case.sequences * 3 * case.value_heads * 128 * 128
+        assert not calls.peers
+    for peer in calls.peers:
+        peer.call()
+
+
+def test_the_multiply_leaves_the_states_as_they_are():
+    """It is repeated as often as the op that it stands beside, on the same states."""
+    case = replace(next(case for case in CASES if case.name == "decode step"), sequences=2)
+    states = []
+    calls = replace(case, make=lambda case: states.append(torch.randn(2, 3)) or Calls(
+        lambda: 0, roofline.Work(1), (decode.multiply(*states),))).calls(torch.device("cpu"))  # fmt: skip
+    before = states[0].clone()
+    calls.peers[0].call()
+    assert torch.equal(states[0], before)
 
 
 # Cases on the CPU
 
 
-def timer(call) -> list[float]:
-    """Calls as often as a graph is made of and gives 30 samples; those of a peer are longer."""
-    seconds = PEER_SECONDS if call() is None else SAMPLE_SECONDS
-    call()
-    return [seconds] * SAMPLES
+class Ticks:
+    """A clock whose samples are given. A call that returns nothing is a peer's, and takes longer."""
+
+    def record(self, call) -> float:
+        """Calls as often as a graph is made of."""
+        seconds = PEER_SECONDS if call() is None else SAMPLE_SECONDS
+        call()
+        return seconds
+
+    def time(self, recorded) -> list[list[float]]:
+        return [[seconds] * SAMPLES for seconds in recorded]
 
 
-def gates_case(kernel: str, *, repeats: int = 1, call=None) -> Case:
+def gates_case(kernel: str, *, repeats: int = 1, call=None, marks=(), peer_names=("fla",)) -> Case:
     """gdn_gates on the CPU, which gates_cpu serves, claimed to be served by `kernel`."""
-    gate, weight = torch.randn(1, 16, 4), torch.randn(4)
 
     def make(case: Case) -> Calls:
+        gate, weight = torch.randn(1, 16, 4), torch.randn(4)
         work = roofline.Work(moved_bytes=4_000_000)  # 1 us
-        return Calls(call or (lambda: ops.gdn_gates(gate, gate, weight, weight)), work, Peer("fla", lambda: None))
+        beside = tuple(Peer(name, lambda: None) for name in peer_names)
+        return Calls(call or (lambda: ops.gdn_gates(gate, gate, weight, weight)), work, beside)
 
-    return Case("prompt HV=48 H=16", "gdn_gates", 1, 4, 128, (Arm((kernel,)),), make, repeats=repeats)
+    return Case("prompt HV=48 H=16", "gdn_gates", 1, 4, 128, (Arm((kernel,)),), make, repeats=repeats, marks=marks)
 
 
 def time_cases(cases, file=None):
-    record = cuda.new_record(["python"], torch.device("cpu"), RATES)
-    return cuda.time_cases(cases, record, RATES, registry.cpu_arch(), timer, file), record
+    device = torch.device("cpu")
+    record = cuda.new_record(["python"], device, RATES)
+    return cuda.time_cases(cases, record, RATES, device, Ticks(), file), record
 
 
 def test_the_kernel_that_served_is_the_one_that_was_asked_for():
@@ -194,22 +259,44 @@ def test_nothing_served_is_no_measurement():
     assert record["failed"][0].endswith("expected gates_cpu with no switches; served: nothing")
 
 
+def test_what_the_registry_takes_by_itself_is_chosen():
+    """The kernel is the same, its configuration is not."""
+    isas = registry.cpu_arch().removeprefix("cpu-"), "baseline"
+    case = replace(gates_case("gates_cpu"), arms=tuple(Arm(("gates_cpu",), {"GDN_CPU_ISA": isa}) for isa in isas))
+    results, _ = time_cases([case])
+    assert [(r.switches, r.config, r.chosen) for r in results] == [
+        ({"GDN_CPU_ISA": isa}, {"isa": isa}, isa == isas[0]) for isa in isas
+    ]
+
+
 def test_repeats_share_a_replay():
     (result,), _ = time_cases([gates_case("gates_cpu", repeats=4)])
     assert result.median == SAMPLE_SECONDS / 4
     assert result.peer_seconds == PEER_SECONDS / 4
 
 
+MARKS = (Mark(2.0), Mark(1.9), Mark(0.25, "fla"), Mark(0.2, "fla"))
+HELD = [
+    ("us", 2.0, 2.0, True),
+    ("us", 1.9, 2.0, False),
+    ("times fla", 0.25, 0.25, True),
+    ("times fla", 0.2, 0.25, False),
+]
+
+
 def test_record(tmp_path):
     file = tmp_path / "cuda.json"
-    time_cases([gates_case("gates_cpu"), gates_case("gdn_gates")], file)
+    cases = [gates_case("gates_cpu", marks=MARKS, peer_names=("fla", "other")), gates_case("gdn_gates")]
+    time_cases(cases, file)
     record = read(file)
     (result,) = record["results"]
     assert result["seconds"] == [SAMPLE_SECONDS] * 30
     assert result["peer_samples"] == [PEER_SECONDS] * 30
     assert (result["median_seconds"], result["peer_seconds"], result["peer"]) == (SAMPLE_SECONDS, PEER_SECONDS, "fla")
+    assert result["more_peers"] == {"other": {"samples": [PEER_SECONDS] * 30, "median_seconds": PEER_SECONDS}}
     assert (result["limit"], result["limits"]) == ("memory", {"memory": 1e-6})
     assert math.isclose(result["limit_reached"], 0.5)
+    assert [(m["measure"], m["at_most"], pytest.approx(m["value"]), m["met"]) for m in result["marks"]] == HELD
     assert len(record["failed"]) == 1
     assert record["complete"]
     assert record["rates"]["fma_per_second"] == 25.6e12
@@ -251,13 +338,50 @@ def test_report(installed, monkeypatch):
         assert "pip download --no-deps --dest wheels flash-linear-attention fla-core" in last
 
 
+def test_marks_and_further_peers_are_printed(monkeypatch):
+    monkeypatch.setattr(peers, "fla", lambda: peers)
+    case = replace(gates_case("gates_cpu", marks=MARKS, peer_names=("copy", "fla")), name="other")
+    results, record = time_cases([case])
+    _, table, further, marks = report(results, record).split("\n\n")
+    assert table.splitlines()[1].split()[5:8] == ["0.0156", "copy", "8.0"]
+    assert further.splitlines()[0] == "further peers"
+    assert further.splitlines()[2].split() == ["other", "128", "1", "gates_cpu", "fla", "8.0", "0.25"]
+    assert marks.splitlines()[0] == "marks"
+    assert [line.split()[-5:-1] for line in marks.splitlines()[2:]] == [
+        [measure.split()[-1], f"{at_most:.2f}", f"{value:.2f}", "met" if met else "MISSED"]
+        for measure, at_most, value, met in HELD
+    ]
+
+
+def test_quoted_decode_is_printed_beside_ours():
+    names = ("decode step", "decode verify")
+    cases = [replace(gates_case("gates_cpu", peer_names=(decode.MULTIPLY,)), name=name, sequences=8) for name in names]
+    results, record = time_cases([replace(case, tokens=1 + i) for i, case in enumerate(cases)])
+    last = report(results, record).split("\n\n")[-1]
+    assert last.startswith("QUOTED, not measured in this run; from one NVIDIA H200")
+    assert "HV = 48" in last.splitlines()[0]
+    rows = [line.split() for line in last.splitlines()[2:]]
+    assert [row[-4:] for row in rows] == [
+        ["17.5", "1.07", "2.0", "0.25"],
+        ["13.2", "-", "2.0", "0.25"],
+        ["17.8", "-", "2.0", "0.25"],
+        ["25.6", "-", "2.0", "0.25"],
+    ]
+
+
 def test_quoted_ratios():
-    """Best peer over fla, as the source gives them with two digits."""
+    """Best peer over fla, and a decode peer over a multiply, as the source gives them with two digits."""
     ratios = [round(quote.ratio, 2) for quote in peers.QUOTES]
     assert ratios == [0.30, 0.41, 0.44, 0.43, 0.37, 0.32, 0.52, 0.57, 0.41, 0.33]
     names = {(case.name, case.tokens) for case in CASES}
     assert {(quote.case, quote.tokens) for quote in peers.QUOTES} <= names
     assert all(set(row) == {"case", "tokens", "peer", "over_fla"} for row in peers.quoted()["rows"])
+    over = [round(quote.over_multiply, 2) for quote in peers.DECODE_QUOTES if quote.over_multiply]
+    assert over == [1.25, 1.07, 1.03, 1.02]
+    shapes = {(case.name, case.tokens, case.sequences) for case in CASES}
+    assert {(quote.case, quote.tokens, quote.sequences) for quote in peers.DECODE_QUOTES} <= shapes
+    keys = {"case", "tokens", "sequences", "peer", "us", "over_multiply"}
+    assert all(set(row) == keys for row in peers.quoted()["decode"])
 
 
 # On a GPU
@@ -273,6 +397,22 @@ def test_a_graph_is_timed():
     assert len(samples) == SAMPLES
     assert min(samples) > 100e-6  # 2 GiB moved: faster than 20 TB/s, which no card is
     assert x[0] == 2 + 1 + SAMPLES  # two calls before the capture, then replays
+
+
+@needs_gpu
+@pytest.mark.xdist_group("cuda")
+def test_decode_is_timed(tmp_path):
+    """Each of the decode kernels once, at its smallest number of sequences; the file is a record."""
+    smallest = {case.name: case for case in reversed(CASES) if case.name.startswith("decode ")}
+    file, device = tmp_path / "decode.json", torch.device("cuda")
+    record = cuda.new_record(["python"], device, RATES)
+    results = cuda.time_cases([*smallest.values()], record, RATES, device, GraphClock(3), file)
+    assert not record["failed"]
+    assert not record["left_out"]
+    assert {result.case for result in results} == set(smallest)
+    assert all(min(result.seconds) > 0 for result in results)
+    assert all(any(r.chosen for r in results if r.case == name) for name in smallest)
+    assert read(file)["complete"]
 
 
 @needs_gpu

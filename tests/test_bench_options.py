@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from strata_gdn import __main__, bench
+from strata_gdn.bench.cases import CASES
 from strata_gdn.bench.common import MissingExtra
 
 WRONG = {
@@ -35,7 +36,7 @@ def test_a_case_that_does_not_exist(capsys):
     assert error.startswith(
         "strata_gdn: --case 'HV=49' is in no case's name; the cases are: prompt HV=48 H=16, prompt "
     )
-    assert error.endswith("gdn_gates against one element\n")
+    assert error.endswith(f", {CASES[-1].name}\n")
 
 
 def test_without_matplotlib(monkeypatch, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The demo passes, and fails where it must: logits too far off, a draft rolled back wrongly."""
+"""The demo passes, and fails where it must: logits too far off, a draft rolled back wrongly, an op with other bits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ pytest.importorskip("transformers", reason="the demo's model is of the optional 
 pytest.importorskip("tqdm", reason="the demo's progress bar is of the optional tqdm package")
 
 from strata_gdn import _devices, demo, ops, registry
+from strata_gdn.integrations import transformers as integration
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def _run(*words: str) -> int:
@@ -22,6 +25,7 @@ def _run(*words: str) -> int:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch, threads):
     """Both layer types, as few layers as have them, a short prompt."""
+    torch.set_num_threads(1)
     own = demo._prompt
     monkeypatch.setitem(demo.MODEL, "num_hidden_layers", 4)
     monkeypatch.setattr(demo, "_prompt", lambda device: own(device)[:, -100:])
@@ -33,6 +37,7 @@ def test_passes(capsys):
     assert "5 of 5 the same" in out
     assert "2 accepted" in out
     assert out.count("bit for bit as undrafted") == 3
+    assert "nothing to compare, they ran there" in out
     assert "launches" in out
     assert "none" not in out
     assert out.endswith("Demo passed.\n")
@@ -55,6 +60,59 @@ def test_a_wrong_rollback_fails(op, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "DIFFERENT from undrafted  states, windows, keys and values after the roll-back" in out
     assert out.endswith("Demo FAILED.\n")
+
+
+def _beside_the_cpu(tokens: int) -> bool:
+    device = torch.device("cpu")
+    with torch.inference_mode(), integration.enable(precision="exact"):
+        return demo._compare_with_the_cpu(demo._build_model(device), demo._prompt(device), tokens)
+
+
+def test_the_ops_beside_the_cpus(capsys):
+    assert _beside_the_cpu(3)
+    out = capsys.readouterr().out
+    calls = {line.split()[0]: int(line.split()[1]) for line in out.splitlines() if "bit for bit the CPU's" in line}
+    linear = 3  # layers; prompt, two more tokens, the prompt again, and a draft row by row in the projections' norm
+    assert calls["gated_delta_rule_"] == calls["causal_conv1d_"] == 4 * linear
+    assert calls["gdn_gates"] == 5 * linear
+    assert calls["gated_delta_rule_verify"] == calls["causal_conv1d_verify"] == linear
+    assert calls["gated_delta_rule_commit_layers_"] == calls["causal_conv1d_commit_layers_"] == 1
+    assert "3 of 3 the same" in out
+    assert "DIFFERENT" not in out
+
+
+@pytest.mark.parametrize("where", ["result", "state"])
+def test_an_op_with_another_bit_fails(where, capsys, monkeypatch):
+    """One call of the recurrence that is not the CPU's own."""
+    own, made = torch.ops.strata_gdn.gated_delta_rule_, []
+
+    def faulty(**arguments):
+        o = own(**arguments)
+        made.append(o)
+        if len(made) == 2:
+            wrong = o if where == "result" else arguments["state"]
+            wrong.view(torch.int32).flatten()[5] ^= 1
+        return o
+
+    monkeypatch.setattr(torch.ops.strata_gdn, "gated_delta_rule_", faulty)
+    assert not _beside_the_cpu(2)
+    out = capsys.readouterr().out
+    assert "DIFFERENT from the CPU's: 1" in out
+    what = {"result": "result 0", "state": "memory of state"}[where]
+    assert f"gated_delta_rule_, call 1: {what}: 1 of " in out
+    assert "2 of 2 the same" in out  # what goes on is the CPU's
+
+
+@needs_gpu
+@pytest.mark.xdist_group("cuda")
+def test_passes_on_the_gpu(capsys):
+    torch.use_deterministic_algorithms(False)  # Transformers' fallback sums in no fixed order
+    assert _run("--device", "cuda", "--tokens", "20") == 0
+    out = capsys.readouterr().out
+    assert out.count("bit for bit as undrafted") == 3
+    assert out.count("bit for bit the CPU's") == 9
+    assert "20 of 20 the same" in out.partition("\n3. ")[2]
+    assert "none" not in out
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from collections.abc import Callable
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +16,12 @@ from torch import Tensor
 
 from strata_gdn import __main__ as command_line
 from strata_gdn import parity, reference, registry
-from strata_gdn.bench import cases
-from strata_gdn.bench.cases import Arm, Case
+from strata_gdn.bench.arms import left_out
+from strata_gdn.bench.case import Arm, Case
+from strata_gdn.bench.prompts import prompt_calls
 from strata_gdn.parity import bound, calls, check, prompts, turns
 from strata_gdn.parity.compare import difference_in_bits, distance
-from strata_gdn.parity.inputs import BF16, F16, F32, Heads
+from strata_gdn.parity.inputs import BF16, DTYPES, F16, F32, Heads
 from strata_gdn.parity.kernels import GPU_SWITCHES, ISAS, choices, shape_of
 from strata_gdn.parity.prompts import Prompt
 
@@ -178,6 +181,21 @@ def test_another_kernel_than_the_one_asked_for(
     assert err.splitlines()[0].endswith("asked for gates_cpu; served: {}")
 
 
+def test_an_op_of_several_kernels_counts_for_each(
+    only: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A row of the registry that is several launches: each kernel once, and no other."""
+    only(GATES)
+    decision = registry.Decision("commit, verify_tree", {}, "", ())
+    monkeypatch.setattr(check, "asked", lambda *_, **__: [(decision, {})])
+    counts = iter([{"commit": 3}, {"commit": 3, "commit, verify_tree": 1}, {"commit": 3}, {"commit": 5}])
+    monkeypatch.setattr(registry, "served", lambda: next(counts))
+    assert run("--op", "gdn_gates") == 0
+    assert run("--op", "gdn_gates") == 1
+    err = capsys.readouterr().err
+    assert err.splitlines()[0].endswith("asked for commit, verify_tree; served: {'commit': 2}")
+
+
 def test_a_kernel_that_no_call_reaches(only: Any, capsys: pytest.CaptureFixture[str]) -> None:
     only(GATES)
     assert run("--op", "qk_l2norm") == 1
@@ -270,24 +288,85 @@ def test_what_a_decision_goes_by(name: str) -> None:
 # Times
 
 
-def test_kernels_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU: making a graph is one call, and the samples are given."""
-    monkeypatch.setattr(cases, "DEVICE", "cpu")
-    monkeypatch.setattr(turns, "graph_of", lambda call: call())
-    monkeypatch.setattr(turns, "time_in_turn", lambda graphs: [[2.0, 1.0, 4.0], [3.0, 3.0, 3.0]][: len(graphs)])
+class OneCall:
+    """On the CPU: taking a call down is one call, and the samples are given."""
+
+    def record(self, call: Callable[[], Any]) -> Any:
+        return call()
+
+    def time(self, recorded: list[Any]) -> list[list[float]]:
+        return [[2.0, 1.0, 4.0], [3.0, 3.0, 3.0]][: len(recorded)]
+
+
+def test_kernels_in_turn() -> None:
     arms = (
         Arm(("rec_cpu",), {"GDN_CPU_ISA": "baseline"}),
         Arm(("rec_cpu",)),
         Arm(("rec_columns",)),  # is said to serve, and does not
         Arm(("rec_keyhead",), {"GDN_KEYHEAD": 1}),  # is not on this device
     )
-    case = Case("prompt HV=2 H=1", "gated_delta_rule", 1, 2, 3, arms, cases.prompt_calls)
-    results, failures = turns.time_case(case, torch.device("cpu"))
+    case = Case("prompt HV=2 H=1", "gated_delta_rule", 1, 2, 3, arms, prompt_calls)
+    results, failures = turns.results_of(case, torch.device("cpu"), OneCall())
     assert [(r.kernel, r.tokens, r.median, r.ratio, r.chosen) for r in results] == [
-        ("rec_cpu", 3, 2.0, 1.0, True),
+        ("rec_cpu", 3, 2.0, 1.0, registry.cpu_arch() == "cpu-baseline"),
         ("rec_cpu", 3, 3.0, 1.5, True),
     ]
     assert failures == ["prompt HV=2 H=1, 3 tokens, 1 sequence: expected rec_columns with no switches; served: rec_cpu"]
+
+
+def test_what_takes_turns() -> None:
+    """For few tokens the decode kernel too; without it nothing but the recurrences."""
+    for case in turns.cases_of([16, 17]):
+        timed = [str(arm) for arm in case.arms if left_out(case, arm, "sm_90", 132) is None]
+        assert timed == ["rec_columns", "rec_keyhead", "step"][: 3 if case.tokens == 16 else 2]
+    assert {case.tokens for case in turns.cases_of(None)} == {128, 512, 2048, 4096, 8192, 32768}
+
+
+# What a sanitizer sees
+
+
+@pytest.fixture
+def every_cuda_kernel(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parent.parent / "tools")
+    return importlib.import_module("every_cuda_kernel")
+
+
+def test_every_cuda_kernel_is_launched(every_cuda_kernel: Any) -> None:
+    """Decided for an H200: all rows of the registry; all instances of the kernels that hold states."""
+    kernels, instances = set(), set()
+    for made in every_cuda_kernel.every_call():
+        shape, arguments = shape_of(made.arguments), made.arguments
+        for switches in choices(made.op, "sm_90"):
+            decision = registry.decide(made.op, arch="sm_90", sms=132, **shape, env=switches)
+            kernels.add(decision.kernel)
+            if decision.kernel.startswith("rec_"):
+                how = decision.config["heads"], decision.config["columns"], "pipelined" in decision.config
+                instances.add((decision.kernel, shape["k"], arguments["q"].dtype, how))
+            elif "state" in arguments and "k" in shape and "qkv" not in arguments:
+                odd = arguments["state"].data_ptr() % 16 > 0
+                how = "one by one" if odd else arguments.get("state_layout", "kv")
+                instances.add((decision.kernel, shape["k"], how))
+    assert every_cuda_kernel.never_ran("sm_90", kernels) == []
+    assert every_cuda_kernel.never_ran("sm_90", kernels - {"step"}) == ["step"]
+    held = ("step", "verify", "verify_tree", "commit", "commit_verify", "commit, verify_tree")
+    wanted = {(kernel, K, how) for kernel in held for K in (64, 128, 256) for how in ("kv", "vk", "one by one")}
+    shapes = [("rec_columns", K, ("1", "16")) for K in (64, 128, 256)] + [("rec_columns", 128, ("1", "8"))]
+    shapes += [("rec_keyhead", K, (heads, "16")) for K in (64, 128) for heads in "234"]
+    shapes += [("rec_keyhead", 256, ("2", "16"))]
+    wanted |= {
+        (kernel, K, dtype, (*how, off)) for kernel, K, how in shapes for dtype in DTYPES for off in (False, True)
+    }
+    assert wanted <= instances
+
+
+def test_the_sanitizers_calls_can_be_made(every_cuda_kernel: Any) -> None:
+    """On the CPU; slots that are skipped, branches and odd addresses are among them."""
+    made = list(every_cuda_kernel.every_call())
+    for one in made:
+        one.run()
+    on_states = [one.arguments for one in made if "state_indices" in one.arguments]
+    assert sum(bool((x["state_indices"] < 0).any()) for x in on_states) > len(every_cuda_kernel.STATES)
+    assert any(x.get("parents") is not None for x in on_states)
 
 
 # Comparisons
@@ -370,5 +449,10 @@ def test_bench_on_the_gpu(tmp_path: Any) -> None:
     assert run("--device", "cuda", "--bench", "--tokens", "128", "--json", str(file)) == 0
     record = json.loads(file.read_text())
     assert {r["kernel"] for r in record["results"]} == {"rec_columns", "rec_keyhead"}
+    assert run("--device", "cuda", "--bench", "--tokens", "4", "--json", str(file)) == 0
+    few = json.loads(file.read_text())
+    assert {r["kernel"] for r in few["results"]} == {"rec_columns", "rec_keyhead", "step"}
+    assert [r["kernel"] for r in few["results"] if r["chosen"]] == ["step"] * 3
+    assert not few["failed"]
     assert all(min(r["seconds"]) > 0 for r in record["results"])
     assert not record["failed"]

@@ -1,47 +1,99 @@
-"""Launches every CUDA kernel once on small inputs, for compute-sanitizer: odd lengths, windows, a skipped slot."""
+"""Launches every CUDA kernel on small inputs, for compute-sanitizer, and fails if one of the registry's never ran.
+
+The calls are those of parity's table and a grid of its makers: every K, both layouts and odd addresses, one to four
+value heads a key head, trees, skipped slots, every dtype. Each is made with every kernel and configuration that the
+registry's switches select for it. Nothing is compared here. Every tensor is an allocation of its own, so that a
+sanitizer sees where it ends and what of it nobody has written.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 import torch
 
-from strata_gdn import ops, registry
+from strata_gdn import _devices, registry
+from strata_gdn.parity import calls as table
+from strata_gdn.parity.call import Call
+from strata_gdn.parity.inputs import DTYPES, Heads
+from strata_gdn.parity.kernels import asked, shape_of
+
+STATES = [(K, layout, odd) for K in (64, 128, 256) for odd in (False, True) for layout in ("kv", "vk")]
+SEQUENCES, STEPS, ACCEPTED, PROMPT = 3, 9, 3, 19  # STEPS and PROMPT: more than one stage of their kernels
+GROUPS = [(64, (1, 2, 3, 4)), (128, (1, 2, 3, 4)), (256, (1, 2))]  # K, value heads a key head: rec_keyhead's
+CONVOLUTIONS = ((64, 4), (70, 3), (70, 2), (66, 9))  # channels, width
 
 
-def recurrences() -> None:
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        for H, HV, K, V in ((2, 2, 64, 64), (1, 2, 128, 64), (1, 3, 128, 64), (1, 4, 128, 64), (1, 1, 256, 64)):
-            T, N = 21, 2
-            q, k = (torch.randn(N, T, H, K, device="cuda").to(dtype) for _ in range(2))
-            v = torch.randn(N, T, HV, V, device="cuda").to(dtype)
-            g, beta = -torch.rand(N, T, HV, device="cuda"), torch.rand(N, T, HV, device="cuda").to(dtype)
-            state = torch.randn(3, HV, K, V, device="cuda")
-            slots = torch.tensor([2, -1], device="cuda")
-            for keyhead in (0, 1):
-                with registry.overrides(GDN_KEYHEAD=keyhead):
-                    ops.gated_delta_rule_(q, k, v, g, beta, state, slots, qk_l2norm=True)
-            bounds = torch.tensor([1, 8, 8, 20], device="cuda")
-            ops.gated_delta_rule(*(x[:1] for x in (q, k, v, g, beta)), cu_seqlens=bounds)
+def every_call() -> Iterator[Call]:
+    yield from map(table.call, table.CALLS)
+    for i, (K, layout, odd) in enumerate(STATES):
+        for op, arguments in _on_states(Heads(1, 2, K, 64), DTYPES[i % 3], layout):
+            indices = arguments["state_indices"]
+            indices[indices == 0] = -1  # a skipped slot
+            yield Call(op, table.odd(arguments) if odd else arguments)
+    for dtype in DTYPES:
+        yield from _prompts(dtype)
+        yield from _pointwise(dtype)
 
 
-def others() -> None:
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        for C, W in ((64, 4), (70, 3), (70, 2), (66, 9)):
-            x, weight = torch.randn(2, 70, C, device="cuda").to(dtype), torch.randn(C, W, device="cuda").to(dtype)
-            state = torch.randn(2, C, W + 1, device="cuda").to(dtype)
-            ops.causal_conv1d_(x, weight, None, state)
-            parents = torch.arange(-1, 69, device="cuda").repeat(2, 1)
-            ops.causal_conv1d_verify(x, weight, None, state, None, parents)
-        for n in (64, 128, 256):
-            a, b = (torch.randn(3, 5, 2, n, device="cuda").to(dtype) for _ in range(2))
-            ops.qk_l2norm(a, b)
-            ops.gated_rms_norm(a, b, torch.randn(n, device="cuda").to(dtype))
-        gate = torch.randn(3, 7, 48, device="cuda").to(dtype)
-        ops.gdn_gates(gate, gate, torch.randn(48, device="cuda"), torch.randn(48, device="cuda"))
+def _on_states(heads: Heads, dtype: torch.dtype, layout: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Steps, and windows and their commits as chains and as trees."""
+    at = SEQUENCES, STEPS, dtype, layout
+    yield "gated_delta_rule_", table.in_place(heads, *at, qk_l2norm=True)
+    for branches in (False, True):
+        yield "gated_delta_rule_verify", table.verify(heads, *at, branches)
+        yield "gated_delta_rule_commit_", table.commit(heads, SEQUENCES, ACCEPTED, layout, branches)
+        yield (
+            "gated_delta_rule_commit_verify_",
+            table.commit_verify(heads, SEQUENCES, ACCEPTED, STEPS, dtype, layout, branches),
+        )
+
+
+def _prompts(dtype: torch.dtype) -> Iterator[Call]:
+    for K, groups in GROUPS:
+        for group in groups:
+            layout = ("kv", "vk")[group % 2]
+            arguments = table.in_place(Heads(1, group, K, 64), SEQUENCES, PROMPT, dtype, layout, qk_l2norm=True)
+            yield Call("gated_delta_rule_", table.odd(arguments) if group == 2 else arguments)
+    for K in (64, 128):  # so many blocks that on a card of 132 multiprocessors wide ones and four heads a thread pay
+        yield Call("gated_delta_rule_", table.in_place(Heads(1, 4, K, 256), 5, PROMPT, dtype, "kv"))
+
+
+def _pointwise(dtype: torch.dtype) -> Iterator[Call]:
+    for channels, width in CONVOLUTIONS:
+        yield Call("causal_conv1d_", table.convolve(channels, width, width + 1, [40, 0, 30], dtype, dtype))
+        yield Call("causal_conv1d_verify", table.conv_verify(channels, width, width + 1, 2, 35, dtype, True))
+    for dim in (64, 128, 256):
+        yield Call("qk_l2norm", table.l2norm(dim, dtype))
+        yield Call("gated_rms_norm", table.norm(5, dim, dtype))
+    yield Call("gdn_gates", table.gates(7, 48, dtype))
+
+
+def never_ran(arch: str, served: Iterable[str]) -> list[str]:
+    """The kernels of the registry's table that an architecture can run and that are not among those that served."""
+    number = int(arch.removeprefix("sm_"))
+    rows = [row for row in registry.kernels() if row.architectures.startswith("sm_")]
+    own = [row.kernel for row in rows if int(row.architectures.split()[0].removeprefix("sm_")) <= number]
+    return sorted(set(own) - set(served))
+
+
+def main() -> int:
+    device = torch.device("cuda")
+    torch.cuda.init()
+    torch.cuda.memory.caching_allocator_enable(False)
+    torch.manual_seed(0)
+    for made in every_call():
+        for _, switches in asked(made.op, device, **shape_of(made.arguments)):
+            with registry.overrides(**switches):
+                made.copy("cuda").run()
+    torch.cuda.synchronize()
+    print(registry.served())
+    if missing := never_ran(_devices.arch(device), registry.served()):
+        print(f"never launched: {', '.join(missing)}", file=sys.stderr)
+    return 1 if missing else 0
 
 
 if __name__ == "__main__":
-    torch.manual_seed(0)
-    recurrences()
-    others()
-    torch.cuda.synchronize()
-    print(registry.served())
+    sys.exit(main())

@@ -24,7 +24,8 @@ namespace {
 
 struct ConvTraits {
   static constexpr int block_threads = 128;
-  static constexpr int resident_blocks = 4;  // of a multiprocessor: what the registers must leave room for
+  // Blocks of a multiprocessor that the registers leave room for.
+  static constexpr int resident_blocks(size_t element_bytes) { return element_bytes > 2 ? 4 : 5; }
   static constexpr int stage_tokens = 32;
   static constexpr int batch_tokens = 4;  // rows in flight in a thread
 
@@ -214,7 +215,7 @@ class ConvTaps {
 // width 0: any number of taps, and trees. The taps are then read from memory for every output, and one stage has all
 // tokens: in place, a later stage could still need the window that the first one slides.
 template <class Element, int channels, int width>
-__global__ void __launch_bounds__(ConvTraits::block_threads, ConvTraits::resident_blocks)
+__global__ void __launch_bounds__(ConvTraits::block_threads, ConvTraits::resident_blocks(sizeof(Element)))
     causal_conv1d_kernel(ConvParams p, int64_t stage_tokens) {
   const int64_t n = blockIdx.z, first_token = static_cast<int64_t>(blockIdx.y) * stage_tokens;
   const int64_t c = (static_cast<int64_t>(blockIdx.x) * ConvTraits::block_threads + threadIdx.x) * channels;

@@ -21,8 +21,8 @@
 namespace gdn::gpu {
 namespace {
 
-template <int key_dim, TileAccess access>
-struct CommitTraits : TileTraits<key_dim, access> {
+template <int key_dim, TileAccess access, bool aligned>
+struct CommitTraits : TileTraits<key_dim, access, aligned> {
   static constexpr int most_warps = 4;
   static constexpr int most_threads = most_warps * kWarp;
   // Blocks of a multiprocessor that the registers leave room for.
@@ -38,8 +38,7 @@ struct LayerData {
 struct CommitKernelParams {
   HeadShape heads;
   AcceptedShape window;
-  StateView state;      // of every layer, but for its address
-  bool aligned_states;  // four neighbouring values of a state are one access
+  StateView state;  // of every layer, but for its address
   LogStrides log_stride;
   int32_t first_n, num_layers;
   LayerData layer[kMostLayers];
@@ -65,9 +64,9 @@ __global__ void __launch_bounds__(Tr::most_threads, Tr::resident_blocks)
   StateView state = p.state;
   state.data = p.layer[layer].state;
   Tile<Tr> tile;
-  tile.load(state, p.aligned_states, slot, at.head, at.column0);
+  tile.load(state, slot, at.head, at.column0);
   replay_accepted(tile, p.window, p.log_stride, p.layer[layer].logs, at, count);
-  tile.store(state, p.aligned_states, slot, at.head, at.column0);
+  tile.store(state, slot, at.head, at.column0);
 }
 
 template <class Tr>
@@ -106,19 +105,19 @@ const char* commit(const CommitParams& params, int warps, void* stream) {
     const CommitLayer& first = params.layers[i];
     p.state = first.state;
     const TileAccess access = tile_access(first.state);
-    p.aligned_states = tile_aligned(first.state);
+    const bool aligned = tile_aligned(first.state);
     p.log_stride = log_strides(first.logs);
     p.num_layers = 0;
     for (; i < params.num_layers && p.num_layers < most_layers; ++i) {
       const CommitLayer& layer = params.layers[i];
-      if (!same_strides(layer.state, p.state) || tile_aligned(layer.state) != p.aligned_states ||
+      if (!same_strides(layer.state, p.state) || tile_aligned(layer.state) != aligned ||
           !same(log_strides(layer.logs), p.log_stride)) {
         break;
       }
       p.layer[p.num_layers++] = {layer.state.data, log_data(layer.logs)};
     }
     const char* refused = with_tile_traits<CommitTraits>(
-        p.heads.key_dim, access, [&](auto traits) { return launch<decltype(traits)>(p, warps, stream); });
+        p.heads.key_dim, access, aligned, [&](auto traits) { return launch<decltype(traits)>(p, warps, stream); });
     if (refused != nullptr) return refused;
   }
   return nullptr;

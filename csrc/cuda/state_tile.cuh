@@ -26,10 +26,13 @@ inline bool tile_aligned(const StateView& state) {
   return reinterpret_cast<uintptr_t>(state.data) % 16 == 0 && (state.slot_stride | state.head_stride | other) % 4 == 0;
 }
 
-template <int key_dim, TileAccess tile_access>
+// aligned: four neighbouring values of a state may be one access. Known when compiled: where it is told at run time,
+// the two ways' loads end in moves, and a warp waits for its state before it has asked for its tokens.
+template <int key_dim, TileAccess tile_access, bool tile_aligned>
 struct TileTraits {
   static constexpr int K = key_dim;
   static constexpr TileAccess access = tile_access;
+  static constexpr bool aligned = tile_aligned;
   static constexpr int all_groups = 8;
   static constexpr bool paired = K == 128 && access == TileAccess::along_columns;
   static constexpr int tile_warps = paired ? 2 : 1;  // that share their columns
@@ -46,18 +49,22 @@ struct TileTraits {
   static_assert(columns <= groups, "each column's sum ends in a lane of its own");
 };
 
-// f(TileTraits-like<K, access>{}) for a state's K and access.
-template <template <int, TileAccess> class Traits, class F>
-const char* with_tile_traits(int64_t key_dim, TileAccess access, F f) {
-  const auto with_access = [&](auto key) {
+// f(Traits<K, access, aligned>{})
+template <template <int, TileAccess, bool> class Traits, class F>
+const char* with_tile_traits(int64_t key_dim, TileAccess access, bool aligned, F f) {
+  const auto with_access = [&](auto key, auto is_aligned) {
     constexpr int K = decltype(key)::value;
-    return access == TileAccess::along_columns ? f(Traits<K, TileAccess::along_columns>{})
-                                               : f(Traits<K, TileAccess::along_rows>{});
+    constexpr bool on_boundaries = decltype(is_aligned)::value;
+    return access == TileAccess::along_columns ? f(Traits<K, TileAccess::along_columns, on_boundaries>{})
+                                               : f(Traits<K, TileAccess::along_rows, on_boundaries>{});
+  };
+  const auto with_alignment = [&](auto key) {
+    return aligned ? with_access(key, std::true_type{}) : with_access(key, std::false_type{});
   };
   switch (key_dim) {
-    case 64: return with_access(std::integral_constant<int, 64>{});
-    case 128: return with_access(std::integral_constant<int, 128>{});
-    default: return with_access(std::integral_constant<int, 256>{});
+    case 64: return with_alignment(std::integral_constant<int, 64>{});
+    case 128: return with_alignment(std::integral_constant<int, 128>{});
+    default: return with_alignment(std::integral_constant<int, 256>{});
   }
 }
 
@@ -99,43 +106,33 @@ class Tile {
   }
 
   // `column0`: of the tile in its head.
-  __device__ __forceinline__ void load(const StateView& state, bool aligned, int64_t slot, int64_t head,
-                                       int64_t column0) {
+  __device__ __forceinline__ void load(const StateView& state, int64_t slot, int64_t head, int64_t column0) {
     const float* from = first(state, slot, head, column0);
-    const auto keep = [&](const auto& x, auto at) {
-#pragma unroll
-      for (int j = 0; j < vector; ++j) S_[at.m][at.row(j)][at.column(j)] = x.value[j];
-    };
-    if (aligned) {
-      for_each_vector(state,
-                      [&](int64_t offset, auto at) { keep(*reinterpret_cast<const Floats*>(from + offset), at); });
-    } else {
-      for_each_vector(state, [&](int64_t offset, auto at) {
-        Floats x;
+    for_each_vector(state, [&](int64_t offset, auto at) {
+      Floats x;
+      if constexpr (Tr::aligned) {
+        x = *reinterpret_cast<const Floats*>(from + offset);
+      } else {
 #pragma unroll
         for (int j = 0; j < vector; ++j) x.value[j] = from[offset + j];
-        keep(x, at);
-      });
-    }
+      }
+#pragma unroll
+      for (int j = 0; j < vector; ++j) S_[at.m][at.row(j)][at.column(j)] = x.value[j];
+    });
   }
-  __device__ __forceinline__ void store(const StateView& state, bool aligned, int64_t slot, int64_t head,
-                                        int64_t column0) const {
+  __device__ __forceinline__ void store(const StateView& state, int64_t slot, int64_t head, int64_t column0) const {
     float* to = first(state, slot, head, column0);
-    const auto values = [&](auto at) {
+    for_each_vector(state, [&](int64_t offset, auto at) {
       Floats x;
 #pragma unroll
       for (int j = 0; j < vector; ++j) x.value[j] = S_[at.m][at.row(j)][at.column(j)];
-      return x;
-    };
-    if (aligned) {
-      for_each_vector(state, [&](int64_t offset, auto at) { *reinterpret_cast<Floats*>(to + offset) = values(at); });
-    } else {
-      for_each_vector(state, [&](int64_t offset, auto at) {
-        const Floats x = values(at);
+      if constexpr (Tr::aligned) {
+        *reinterpret_cast<Floats*>(to + offset) = x;
+      } else {
 #pragma unroll
         for (int j = 0; j < vector; ++j) to[offset + j] = x.value[j];
-      });
-    }
+      }
+    });
   }
 
   // A group's values out of a row of K elements.

@@ -34,14 +34,14 @@ namespace gdn::gpu {
 
 enum class StepMode : int32_t { step, verify, commit_verify };
 
-template <int key_dim, TileAccess access>
-struct StepTraits : TileTraits<key_dim, access> {
+template <int key_dim, TileAccess access, bool aligned>
+struct StepTraits : TileTraits<key_dim, access, aligned> {
+  using Tile = TileTraits<key_dim, access, aligned>;
   static constexpr int most_warps = 4;
   static constexpr int most_threads = most_warps * kWarp;
   static constexpr int stage_tokens = 8;
   static constexpr int lane_elements = key_dim / kWarp;
-  static constexpr int warp_columns =
-      TileTraits<key_dim, access>::tile_columns / TileTraits<key_dim, access>::tile_warps;
+  static constexpr int warp_columns = Tile::tile_columns / Tile::tile_warps;
   static constexpr int most_columns = most_warps * warp_columns;
   static constexpr int v_tokens = kWarp / warp_columns;  // whose values a warp loads in one access
   static constexpr int v_parts = stage_tokens / v_tokens;
@@ -66,7 +66,6 @@ struct StepStage {
 struct StepParams {
   RecurrenceParams rec;
   int log2_column_blocks;  // of a head
-  bool aligned_states;     // four neighbouring values of a state are one access
   bool packed_rows;        // every row of q and k starts on a 16-byte boundary
   int64_t first_n;         // of this launch: a grid has at most 65535 sequences
   AcceptedShape window;    // commit_verify: what is replayed first
@@ -283,13 +282,13 @@ __global__ void __launch_bounds__(Tr::most_threads, Tr::resident_blocks(mode))
   if (rec.state_in.data == nullptr || !starts_from_state(rec.has_initial_state, at.n)) {
     tile.zero();
   } else {
-    tile.load(rec.state_in, p.aligned_states, block.slot, at.head, at.column0);
+    tile.load(rec.state_in, block.slot, at.head, at.column0);
   }
   if constexpr (mode == StepMode::commit_verify) {
     const int accepted = accepted_count(p.window, at.n);
     if (accepted > 0) {
       replay_accepted(tile, p.window, p.log_stride, p.logs, at, accepted);
-      tile.store(rec.state_in, p.aligned_states, block.slot, at.head, at.column0);
+      tile.store(rec.state_in, block.slot, at.head, at.column0);
     }
   }
 
@@ -327,7 +326,7 @@ __global__ void __launch_bounds__(Tr::most_threads, Tr::resident_blocks(mode))
       o_at += rec.o.stride[1];
     }
   }
-  if constexpr (mode == StepMode::step) tile.store(rec.state_out, p.aligned_states, block.slot, at.head, at.column0);
+  if constexpr (mode == StepMode::step) tile.store(rec.state_out, block.slot, at.head, at.column0);
 }
 
 // `warps`: wanted of a block; as many are taken as a head's columns have tiles for.
@@ -354,9 +353,9 @@ template <StepMode mode>
 const char* launch_step(StepParams& p, const RecurrenceParams& rec, const StepLaunch& how, void* stream) {
   const StateView& state = rec.state_in ? rec.state_in : rec.state_out;
   p.rec = rec;
-  p.aligned_states = tile_aligned(state) && (!rec.state_out || tile_aligned(rec.state_out));
+  const bool aligned = tile_aligned(state) && (!rec.state_out || tile_aligned(rec.state_out));
   p.packed_rows = how.packed_rows;
-  return with_tile_traits<StepTraits>(rec.heads.key_dim, tile_access(state), [&](auto traits) {
+  return with_tile_traits<StepTraits>(rec.heads.key_dim, tile_access(state), aligned, [&](auto traits) {
     using Tr = decltype(traits);
     return launch_step_kernel<Tr>(step_kernel<Tr, mode>, p, how.warps, stream);
   });

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(Tr::most_threads, 2) verify_tree_kernel(const 
   TilePlace at = block.at;
   at.column0 += Tile<Tr>::first_column();
   Tile<Tr> tile;
-  tile.load(rec.state_in, p.aligned_states, block.slot, at.head, at.column0);
+  tile.load(rec.state_in, block.slot, at.head, at.column0);
   fill_table<Tr>(p, block, table);
   sync_lds();
 
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(Tr::most_threads, 2) verify_tree_kernel(const 
 #pragma unroll 1
   for (int t = 0; t < block.count; ++t) {
     if (table.parent[t] != t - 1) {
-      tile.load(rec.state_in, p.aligned_states, block.slot, at.head, at.column0);
+      tile.load(rec.state_in, block.slot, at.head, at.column0);
 #pragma unroll 1
       for (int w = 0; w < kSetWords; ++w) {
 #pragma unroll 1
@@ -163,12 +163,12 @@ __global__ void __launch_bounds__(Tr::most_threads, 2) verify_tree_kernel(const 
 const char* verify_tree(const RecurrenceParams& params, const StepLaunch& how, void* stream) {
   StepParams p = {};
   p.rec = params;
-  p.aligned_states = tile_aligned(params.state_in);
   p.packed_rows = how.packed_rows;
-  return with_tile_traits<StepTraits>(params.heads.key_dim, tile_access(params.state_in), [&](auto traits) {
-    using Tr = decltype(traits);
-    return launch_step_kernel<Tr>(verify_tree_kernel<Tr>, p, how.warps, stream);
-  });
+  return with_tile_traits<StepTraits>(params.heads.key_dim, tile_access(params.state_in), tile_aligned(params.state_in),
+                                      [&](auto traits) {
+                                        using Tr = decltype(traits);
+                                        return launch_step_kernel<Tr>(verify_tree_kernel<Tr>, p, how.warps, stream);
+                                      });
 }
 
 }  // namespace gdn::gpu

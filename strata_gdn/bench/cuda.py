@@ -1,62 +1,30 @@
 """`python -m strata_gdn bench --device cuda`: the ops on a GPU, with fla beside them where it is installed.
 
 A line is the median of all samples (graphs). The recurrences are timed with every kernel that can serve them, the
-pointwise ops beside a copy that moves as many bytes (cases). A line is a time of the kernel that was asked for: if
-another one ran, the line is an error and the benchmark fails (arms). Each is held against what the card could do
-(rates, roofline). docs/bench.md.
+pointwise ops beside a copy that moves as many bytes, decode beside a multiply over the same states (cases). A line is a
+time of the kernel that was asked for: if another one ran, the line is an error and the benchmark fails (arms). Each is
+held against what the card could do (rates, roofline) and against the marks that it is to reach. docs/bench.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .. import _devices
-from .._launches import launches
 from . import peers, roofline
-from .arms import WrongKernelError, left_out, served_by
-from .cases import CASES, CONV_WIDTH, DTYPE, HEAD_DIM, Arm, Case
+from .arms import CaseTimes, Clock, time_case
+from .case import CONV_WIDTH, DTYPE, HEAD_DIM, Case
+from .cases import CASES
 from .common import UsageError, require_gpu, select
-from .graphs import SAMPLES, Call, Timer, time_graph
+from .graphs import SAMPLES, GraphClock, time_graph
 from .rates import measure_rates
 from .record import write
 from .report import Result, report
-
-
-def measure(case: Case, arms: list[Arm], rates: roofline.Rates, timer: Timer) -> Iterator[Result | WrongKernelError]:
-    """The case with each of `arms`: a result, or the error of an arm that other kernels served."""
-    torch.manual_seed(0)
-    calls = case.make(case)
-    peer_samples = [sample / case.repeats for sample in timer(calls.peer.call)] if calls.peer else []
-    with launches() as chosen:
-        calls.ours()
-    for arm in arms:
-        try:
-            samples = served_by(arm, case, lambda: timer(calls.ours))
-        except WrongKernelError as error:
-            yield error
-            continue
-        yield Result(
-            case=case.name,
-            tokens=case.tokens,
-            sequences=case.sequences,
-            kernel=str(arm),
-            seconds=[sample / case.repeats for sample in samples],
-            chosen=set(arm.kernels) == set(chosen),
-            moved_bytes=calls.work.moved_bytes,
-            fma=calls.work.fma,
-            limits=rates.limits(calls.work),
-            peer=calls.peer.name if calls.peer else None,
-            peer_samples=peer_samples,
-        )
-
-
-# The run
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,13 +40,10 @@ def run(args: argparse.Namespace) -> int:
         from . import plot  # matplotlib is optional: missed now, not after the measurements
     require_gpu()
 
-    def timer(call: Call) -> list[float]:
-        return time_graph(call, samples)
-
     device = torch.device("cuda")
-    rates = measure_rates(device, timer)
+    rates = measure_rates(device, lambda call: time_graph(call, samples))
     record = new_record(_devices.command(args.json, args.plot), device, rates)
-    results = time_cases(cases, record, rates, _devices.arch(device), timer, args.json)
+    results = time_cases(cases, record, rates, device, GraphClock(samples), args.json)
     print(report(results, record))
     if args.plot:
         plot.draw(record, args.plot)
@@ -108,24 +73,45 @@ def new_record(command: list[str], device: torch.device, rates: roofline.Rates) 
 
 
 def time_cases(
-    cases: list[Case], record: dict[str, Any], rates: roofline.Rates, arch: str, timer: Timer, file: Path | None
+    cases: list[Case],
+    record: dict[str, Any],
+    rates: roofline.Rates,
+    device: torch.device,
+    clock: Clock,
+    file: Path | None,
 ) -> list[Result]:
-    """Times the cases on a card of this architecture, fills the record and writes it to the file after each case."""
+    """Times the cases on a device, fills the record and writes it to the file after each case."""
     results = []
     for case in cases:
-        arms = []
-        for arm in case.arms:
-            if reason := left_out(case, arm, arch, rates.multiprocessors):
-                record["left_out"].append({"case": str(case), "kernel": str(arm), "reason": reason})
-            else:
-                arms.append(arm)
-        for outcome in measure(case, arms, rates, timer):
-            if isinstance(outcome, WrongKernelError):
-                record["failed"].append(str(outcome))
-            else:
-                results.append(outcome)
-                record["results"].append(outcome.as_record())
+        times = time_case(case, device, rates.multiprocessors, clock)
+        results += (of_case := results_of(case, times, rates))
+        record["results"] += [result.as_record() for result in of_case]
+        record["left_out"] += [
+            {"case": str(case), "kernel": str(arm), "reason": reason} for arm, reason in times.left_out
+        ]
+        record["failed"] += times.failed
         record["complete"] = case is cases[-1]
         if file:
             write(record, file)
     return results
+
+
+def results_of(case: Case, times: CaseTimes, rates: roofline.Rates) -> list[Result]:
+    return [
+        Result(
+            case=case.name,
+            tokens=case.tokens,
+            sequences=case.sequences,
+            kernel=str(time.arm),
+            switches=dict(time.arm.switches),
+            config=time.config,
+            seconds=time.seconds,
+            chosen=time.chosen,
+            moved_bytes=times.work.moved_bytes,
+            fma=times.work.fma,
+            limits=rates.limits(times.work),
+            peers=times.peers,
+            marks=case.marks,
+        )
+        for time in times.arms
+    ]

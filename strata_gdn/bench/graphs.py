@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -32,6 +33,19 @@ def graph_of(call: Call) -> torch.cuda.CUDAGraph:
         call()
     graph.replay()
     return graph
+
+
+@dataclass(frozen=True)
+class GraphClock:
+    """Times calls as graphs, in turn."""
+
+    samples: int = SAMPLES
+
+    def record(self, call: Call) -> torch.cuda.CUDAGraph:
+        return graph_of(call)
+
+    def time(self, recorded: Sequence[torch.cuda.CUDAGraph]) -> list[list[float]]:
+        return time_in_turn(recorded, self.samples)
 
 
 def time_in_turn(graphs: Sequence[torch.cuda.CUDAGraph], samples: int = SAMPLES) -> list[list[float]]:

@@ -10,7 +10,7 @@ from types import ModuleType
 from .._devices import package_version
 
 FLA_INSTALL = """\
-fla is not installed: no peer is timed. Its two wheels are pure Python. Where there is a network:
+fla is not installed and not timed. Its two wheels are pure Python. Where there is a network:
   pip download --no-deps --dest wheels flash-linear-attention fla-core
 and here, with that folder:
   pip install --no-index --no-deps --find-links wheels flash-linear-attention fla-core
@@ -61,9 +61,62 @@ QUOTES = (
 )
 
 
+@dataclass(frozen=True)
+class DecodeQuote:
+    """A decode peer's time elsewhere; `multiply_us`: an in-place multiply over the same state in that run."""
+
+    case: str
+    tokens: int
+    sequences: int
+    peer: str
+    us: float
+    multiply_us: float | None = None
+
+    @property
+    def over_multiply(self) -> float | None:
+        return self.us / self.multiply_us if self.multiply_us else None
+
+
+DECODE_QUOTED_FROM = QUOTED_FROM.replace("one sequence, bfloat16", "HV = 48, bfloat16")
+_STEPS = {  # sequences: FlashInfer's step, the multiply, its step on a bfloat16 state
+    1: (7.0, 5.6, 5.6),
+    8: (17.5, 16.3, 13.2),
+    64: (101.6, 98.6, 59.6),
+    256: (388.9, 383, 216),
+}
+_VERIFIES = {  # sequences, tokens: nothing saved; every state saved
+    (1, 2): (7.3, 7.6),
+    (1, 4): (10.1, 10.9),
+    (1, 8): (15.9, 16.8),
+    (8, 2): (17.8, 25.6),
+    (8, 4): (27.3, 47.5),
+    (8, 8): (45.1, 87.6),
+    (64, 2): (70.8, 164),
+}
+DECODE_QUOTES = (
+    *(DecodeQuote("decode step", 1, N, "FlashInfer 0.7.2", us, multiply) for N, (us, multiply, _) in _STEPS.items()),
+    *(DecodeQuote("decode step", 1, N, "FlashInfer 0.7.2, bfloat16 state", us) for N, (_, _, us) in _STEPS.items()),
+    *(
+        DecodeQuote("decode verify", T, N, "FlashInfer 0.7.2, nothing saved", us)
+        for (N, T), (us, _) in _VERIFIES.items()
+    ),
+    *(
+        DecodeQuote("decode verify", T, N, "FlashInfer 0.7.2, every state saved", us)
+        for (N, T), (_, us) in _VERIFIES.items()
+    ),
+)
+
+
 def quoted() -> dict[str, object]:
-    """The quoted figures as a record has them: ratios to fla, apart from everything that the run measured."""
+    """The quoted figures as a record has them, apart from everything that the run measured: ratios to fla, and a decode
+    peer's times.
+    """
     rows = [
         {"case": quote.case, "tokens": quote.tokens, "peer": quote.peer, "over_fla": quote.ratio} for quote in QUOTES
     ]
-    return {"measured_on": QUOTED_FROM, "rows": rows}
+    decode = [
+        {"case": q.case, "tokens": q.tokens, "sequences": q.sequences, "peer": q.peer, "us": q.us,
+         "over_multiply": q.over_multiply}
+        for q in DECODE_QUOTES
+    ]  # fmt: skip
+    return {"measured_on": QUOTED_FROM, "rows": rows, "decode_measured_on": DECODE_QUOTED_FROM, "decode": decode}

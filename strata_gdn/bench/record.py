@@ -4,9 +4,10 @@ command      the command line, output files without their folders
 environment  device, architecture and versions
 shape        head dimensions and dtype of all cases
 rates        what the card can do, as roofline measures and derives it
-results      one a case and kernel: shape, kernel, all samples, their median, what a call moves and computes, the
-             limits that follow in seconds, the binding one and the part of it that was reached, and the peer's
-             samples and median
+results      one a case and kernel: shape, kernel, the switches that asked for it and its configuration, all samples,
+             their median, what a call moves and computes, the limits that follow in seconds, the binding one and the
+             part of it that was reached, the peer's samples and median, those of further peers, and the marks: what is
+             measured, at most how much it is to be, how much it is, and whether that meets the mark
 left_out     arms that this card cannot serve, with the registry's reason
 failed       arms that another kernel served than the one asked for: no time is recorded for them
 quoted       figures measured elsewhere

@@ -12,13 +12,15 @@ every element of the state and every token the exact order (docs/contract.md) ha
     o      = Σ S·q           one fma
 
 so `RECURRENCE_FMA` = 4; a replay from logs has neither u nor o: `REPLAY_FMA` = 2. What belongs to a row or a column
-(norms, decays, the sums over the eight groups) is less than a tenth of that and left out.
+(norms, decays, the sums over the eight groups) is less than a tenth of that and left out. A tree's tokens are counted
+once each, however often a kernel replays their ancestors.
 
 **Chain.** A token's u needs the state that the token before has left: the decay and update of an element, K/8 = 16
 fused multiply-adds, three butterfly additions between lanes and the correction, one after another, are about
 `CHAIN_CYCLES` on an H200 (docs/kernels/rec_lanes.md). No number of multiprocessors shortens that.
 
-The pointwise ops are held against their bytes alone.
+The pointwise ops are held against their bytes alone. A verify reads the states and does not write them; of logs, a
+commit reads the rows of the accepted tokens. A fused layer has no results in between.
 
 What the card can do is measured in the run: bytes a second by a copy of 1 GiB (read and written), cycles a second by
 a kernel that spins for a number of cycles. The rate of FMA-class operations is what the hardware can issue, the SM
@@ -28,8 +30,10 @@ recorded beside it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -92,6 +96,12 @@ def moved(read: Iterable[Tensor], written: Iterable[Tensor]) -> int:
     return sum(x.nbytes for x in (*read, *written))
 
 
+def _log_bytes(states: Tensor, key_heads: int, tokens: int) -> int:
+    """The float32 k_log, d_log and g_log of so many tokens for states [.., HV, K, V]."""
+    *others, value_heads, K, V = states.shape
+    return 4 * math.prod(others) * tokens * (key_heads * K + value_heads * (V + 1))
+
+
 def pointwise(read: Iterable[Tensor], written: Iterable[Tensor]) -> Work:
     return Work(moved(read, written))
 
@@ -111,3 +121,45 @@ def recurrence(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: 
         fma=RECURRENCE_FMA * tokens * state.numel(),
         chain_tokens=tokens,
     )
+
+
+def verify(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> Work:
+    """`gated_delta_rule_verify` on one state a sequence: arguments as in `recurrence`."""
+    plain = recurrence(q, k, v, g, beta, state)
+    return replace(plain, moved_bytes=plain.moved_bytes - state.nbytes + _log_bytes(state, k.shape[2], v.shape[1]))
+
+
+def commit(states: Tensor, key_heads: int, accepted: int) -> Work:
+    """`gated_delta_rule_commit_layers_` of so many tokens a sequence.
+
+    Args:
+        states: [layers, N, HV, K, V].
+    """
+    moved_bytes = moved((states,), (states,)) + _log_bytes(states, key_heads, accepted)
+    return Work(moved_bytes, fma=REPLAY_FMA * accepted * states.numel())
+
+
+def commit_verify(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, *, log_tokens: int) -> Work:
+    """`gated_delta_rule_commit_verify_` after so many accepted tokens: arguments as in `recurrence`."""
+    first, second = commit(state, k.shape[2], log_tokens), verify(q, k, v, g, beta, state)
+    return Work(
+        first.moved_bytes + second.moved_bytes - state.nbytes, first.fma + second.fma, second.chain_tokens
+    )  # the state is read once
+
+
+def decode_layer(state: Tensor, conv_state: Tensor, z: Tensor, **more: Any) -> Work:
+    """`gdn_decode_layer_`, all whose arguments are given by name."""
+    read = [x for x in more.values() if isinstance(x, Tensor)]
+    tokens = z.shape[1]
+    return Work(
+        moved_bytes=moved((*read, z, state, conv_state), (z, state, conv_state)),
+        fma=RECURRENCE_FMA * tokens * state.numel(),
+        chain_tokens=tokens,
+    )
+
+
+def verify_layer(state: Tensor, conv_state: Tensor, z: Tensor, num_key_heads: int, **more: Any) -> Work:
+    """`gdn_verify_layer`, all whose arguments are given by name."""
+    plain = decode_layer(state, conv_state, z, **more)
+    logs = _log_bytes(state, num_key_heads, z.shape[1])
+    return replace(plain, moved_bytes=plain.moved_bytes - state.nbytes - conv_state.nbytes + logs)

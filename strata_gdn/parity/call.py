@@ -35,7 +35,8 @@ class Call:
                 return value
             old = value.untyped_storage()
             if old.data_ptr() not in storages:
-                storages[old.data_ptr()] = old.clone() if device == "cpu" else old.to(device=device)
+                same = old.device.type == device
+                storages[old.data_ptr()] = old.clone() if same else old.to(device=device)
             new = storages[old.data_ptr()]
             empty = torch.empty(0, dtype=value.dtype, device=device)
             return empty.set_(new, value.storage_offset(), value.shape, value.stride())

@@ -74,6 +74,12 @@ def state_pool(heads: Heads, slots: int, layout: str = "kv", *, gap: bool = True
     return (0.1 * torch.randn(slots, heads.HV + int(gap), *rows))[:, : heads.HV]
 
 
+def shifted(x: Tensor) -> Tensor:
+    """The same values and strides, its first element on no boundary of a vector."""
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.new_zeros(last + 2).as_strided(x.shape, x.stride(), 1).copy_(x)
+
+
 def window_pool(channels: int, slots: int, window: int, dtype: torch.dtype) -> Tensor:
     """[S, C, L], with a gap between the channels."""
     return torch.randn(slots, channels, window + 1).to(dtype)[..., :window]

@@ -1,25 +1,27 @@
 """`python -m strata_gdn parity --device cuda --bench`: the kernels that serve a prompt, in turn.
 
 A sample of each kernel follows a sample of the others, so that whatever else the machine does meets them all. What a
-sample is and the cases are the benchmark's (bench/graphs.py, bench/cases.py: its prompts of one sequence); a time is
-one of the kernel that was asked for, or there is none.
+sample is and the cases are the benchmark's (bench/arms.py, bench/graphs.py, bench/prompts.py: its prompts of one
+sequence), for few tokens with the decode kernel among the kernels; a time is one of the kernel that was asked for, or
+there is none.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 
 import torch
 
-from .. import _devices, ops
-from .._launches import launches
+from .. import _devices
 from .._table import columns
-from ..bench.arms import WrongKernelError, left_out, served_by
-from ..bench.cases import PROMPT_TOKENS, Case, prompts, recurrence_inputs
-from ..bench.graphs import graph_of, time_in_turn
+from ..bench.arms import Clock, time_case
+from ..bench.case import Case
+from ..bench.graphs import GraphClock
+from ..bench.prompts import RECURRENCES, STEP, TOKENS, prompts
 from ..bench.record import write
 from .kernels import sms
 
@@ -38,31 +40,24 @@ class Result:
         return median(self.seconds)
 
 
-def time_case(case: Case, device: torch.device) -> tuple[list[Result], list[str]]:
+def cases_of(tokens: Sequence[int] | None) -> list[Case]:
+    """The benchmark's prompts of one sequence, or its layers with other lengths."""
+    cases = [replace(case, arms=(*RECURRENCES, STEP)) for case in prompts() if case.sequences == 1]
+    if not tokens:
+        return cases
+    layers = [case for case in cases if case.tokens == TOKENS[0]]
+    return [replace(layer, tokens=length) for layer in layers for length in tokens]
+
+
+def results_of(case: Case, device: torch.device, clock: Clock) -> tuple[list[Result], list[str]]:
     """The case with every kernel that can serve it, and what went wrong: another kernel ran than the one asked for."""
-    torch.manual_seed(0)
-    x = recurrence_inputs(case)
-
-    def ours() -> torch.Tensor:
-        return ops.gated_delta_rule_(**x)
-
-    with launches() as by_itself:
-        ours()
-    arms, graphs, failures = [], [], []
-    for arm in case.arms:
-        if left_out(case, arm, _devices.arch(device), sms(device)):
-            continue
-        try:
-            graphs.append(served_by(arm, case, lambda: graph_of(ours)))
-            arms.append(arm)
-        except WrongKernelError as error:
-            failures.append(str(error))
-    results: list[Result] = []
-    for arm, seconds in zip(arms, time_in_turn(graphs), strict=True):
-        first = results[0].median if results else median(seconds)
-        chosen = set(arm.kernels) == set(by_itself)
-        results.append(Result(case.name, case.tokens, str(arm), seconds, median(seconds) / first, chosen))
-    return results, failures
+    times = time_case(case, device, sms(device), clock, peers=False)
+    medians = [median(time.seconds) for time in times.arms]
+    results = [
+        Result(case.name, case.tokens, str(time.arm), time.seconds, own / medians[0], time.chosen)
+        for time, own in zip(times.arms, medians, strict=True)
+    ]
+    return results, times.failed
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,15 +66,11 @@ def run(args: argparse.Namespace) -> int:
     Returns 1 where a kernel ran that was not asked for or nothing could be timed, else 0.
     """
     device = torch.device("cuda")
-    cases = [case for case in prompts() if case.sequences == 1]
-    if args.tokens:
-        layers = [case for case in cases if case.tokens == PROMPT_TOKENS[0]]
-        cases = [replace(layer, tokens=tokens) for layer in layers for tokens in args.tokens]
     results: list[Result] = []
     failures: list[str] = []
     with torch.inference_mode():
-        for case in cases:
-            timed, wrong = time_case(case, device)
+        for case in cases_of(args.tokens):
+            timed, wrong = results_of(case, device, GraphClock())
             results += timed
             failures += wrong
     environment = _devices.describe(device)
