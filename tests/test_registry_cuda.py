@@ -137,11 +137,11 @@ def test_resident_blocks_need_shared_memory() -> None:
         table(rows),
         """\
 sm_75: rec_columns heads=1 columns=16
-sm_80: rec_columns heads=1 columns=16
+sm_80: rec_keyhead heads=3 columns=16
 sm_86: rec_keyhead heads=3 columns=16
 sm_89: rec_keyhead heads=3 columns=16
-sm_90: rec_columns heads=1 columns=16
-sm_100: rec_columns heads=1 columns=16
+sm_90: rec_keyhead heads=3 columns=16
+sm_100: rec_keyhead heads=3 columns=16
 sm_120: rec_keyhead heads=3 columns=16""",
     )
 

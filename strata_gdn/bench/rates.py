@@ -10,7 +10,7 @@ from .. import _devices
 from . import roofline
 from .graphs import SAMPLES, Timer, between_events, time_graph
 
-COPY_BYTES = 1 << 30
+COPY_BYTES = 256 << 20
 MATMUL_SIZE = 8192
 SPIN_CYCLES = 4_000_000
 

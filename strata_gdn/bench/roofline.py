@@ -22,7 +22,7 @@ fused multiply-adds, three butterfly additions between lanes and the correction,
 The pointwise ops are held against their bytes alone. A verify reads the states and does not write them; of logs, a
 commit reads the rows of the accepted tokens. A fused layer has no results in between.
 
-What the card can do is measured in the run: bytes a second by a copy of 1 GiB (read and written), cycles a second by
+What the card can do is measured in the run: bytes a second by a copy of 256 MiB (read and written), cycles a second by
 a kernel that spins for a number of cycles. The rate of FMA-class operations is what the hardware can issue, the SM
 clock × multiprocessors × float32 lanes of a multiprocessor; what a float32 matrix product (no TF32) reaches of it is
 recorded beside it.
