@@ -56,6 +56,21 @@ def decode_inputs(state: Tensor) -> None:
     ops.gdn_decode_layer_(**arguments | {"state": state, "qkv": inside(state, (2, 1, HEADS.channels))})
 
 
+def decode_norm(state: Tensor) -> None:
+    arguments = layer(HEADS, 2, 1, torch.float32, slots=2)
+    ops.gdn_decode_layer_(**arguments | {"state": state, "norm_weight": inside(state, (64,))})
+
+
+def decode_decay(state: Tensor) -> None:
+    arguments = layer(HEADS, 2, 1, torch.float32, slots=2)
+    ops.gdn_decode_layer_(**arguments | {"state": state, "A_log": inside(state, (4,))})
+
+
+def decode_bias(state: Tensor) -> None:
+    arguments = layer(HEADS, 2, 1, torch.float32, slots=2)
+    ops.gdn_decode_layer_(**arguments | {"state": state, "conv_bias": inside(state, (HEADS.channels,))})
+
+
 def convolve_weight(state: Tensor) -> None:
     ops.causal_conv1d_(torch.randn(2, 3, 8), inside(state, (8, 4)), None, state)
 
@@ -81,6 +96,9 @@ CASES: list[tuple[Callable[[Tensor], None], Callable[[], Tensor], str]] = [
     (decode, pool, "gdn_decode_layer_: z is read"),
     (decode_gates, pool, "gdn_decode_layer_: a is read"),
     (decode_inputs, pool, "gdn_decode_layer_: qkv is read"),
+    (decode_norm, pool, "gdn_decode_layer_: norm_weight is read"),
+    (decode_decay, pool, "gdn_decode_layer_: A_log is read"),
+    (decode_bias, pool, "gdn_decode_layer_: conv_bias is read"),
     (convolve_weight, windows, "causal_conv1d_: weight is read"),
     (convolve_bias, windows, "causal_conv1d_: bias is read"),
 ]

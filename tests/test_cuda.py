@@ -151,7 +151,8 @@ def step(device: str = "cuda") -> Call:
 
 def test_side_streams() -> None:
     calls = [step() for _ in range(2)]
-    expected = [[*made.copy("cuda").run(), made.arguments["state"].clone()] for made in calls]
+    plain = [made.copy("cuda") for made in calls]
+    expected = [made.run()[0] for made in plain]
     streams = [torch.cuda.Stream() for _ in calls]
     results: list[Tensor] = []
     torch.cuda.synchronize()
@@ -160,8 +161,9 @@ def test_side_streams() -> None:
             torch.cuda._sleep(1_000_000)
             results += made.run()
     torch.cuda.synchronize()
-    for result, (o, _) in zip(results, expected, strict=True):
+    for made, same, result, o in zip(calls, plain, results, expected, strict=True):
         assert_same_bits(result, o, "side stream")
+        assert_same_bits(made.arguments["state"], same.arguments["state"], "state of a side stream")
 
 
 def test_graph_replay_with_changed_inputs_and_slots() -> None:
@@ -211,3 +213,18 @@ def test_long_prompt_and_empty_ones() -> None:
     for tokens in (0, 1):
         made = {**cases.recurrence(Heads(1, 2, 128, 64), 1, tokens), "cu_seqlens": cu_seqlens(0, tokens, 0)}
         same_on_both(Call("gated_delta_rule", made), f"T={tokens}")
+
+
+@pytest.mark.parametrize("op", ["gated_delta_rule", "causal_conv1d"])
+def test_no_sequences_at_all(op: str) -> None:
+    """Rows that no sequence covers are zero, also where there is none."""
+    heads = Heads(1, 2, 128, 64)
+    rows = cases.recurrence(heads, 1, 40) if op == "gated_delta_rule" else {"x": torch.randn(1, 40, 70),
+                                                                              "weight": torch.randn(70, 4)}  # fmt: skip
+    same_on_both(Call(op, rows | {"cu_seqlens": index(3)}), op)
+
+
+def test_packed_convolution_of_many_stages() -> None:
+    """The grid has stages for all rows: most lie beyond the end of every sequence, and of x."""
+    made = {"x": torch.randn(1, 8192, 64), "weight": torch.randn(64, 4), "cu_seqlens": index(0, 4096, 8192)}
+    same_on_both(Call("causal_conv1d", made), "packed")

@@ -110,7 +110,7 @@ std::tuple<Tensor, Tensor> causal_conv1d(Backend backend, const Tensor& x, const
   ValueChecks(call.checks).cu_seqlens(cu_seqlens, call.params.shape.tokens);
 
   const Launch launch(op, backend, call.x.device_index, call.request);
-  Tensor y = empty(x, {x.size(0), x.size(1), x.size(2)}, x.scalar_type());
+  Tensor y = empty_rows(x, {x.size(0), x.size(1), x.size(2)}, call.sequences());
   Tensor final_state = empty(x, {call.sequences(), call.params.channels, call.params.window},
                              initial ? initial_state->scalar_type() : x.scalar_type());
   call.output(y);
@@ -133,7 +133,7 @@ Tensor causal_conv1d_(Backend backend, const Tensor& x, const Tensor& weight, Op
   values.cu_seqlens(cu_seqlens, call.params.shape.tokens);
 
   const Launch launch(op, backend, call.x.device_index, call.request);
-  Tensor y = empty(x, {x.size(0), x.size(1), x.size(2)}, x.scalar_type());
+  Tensor y = empty_rows(x, {x.size(0), x.size(1), x.size(2)}, call.sequences());
   call.output(y);
   run_convolution(launch, call);
   launch.count();
@@ -152,7 +152,7 @@ Tensor causal_conv1d_verify(Backend backend, const Tensor& x, const Tensor& weig
   values.parents(parents);
 
   const Launch launch(op, backend, call.x.device_index, call.request);
-  Tensor y = empty(x, {x.size(0), x.size(1), x.size(2)}, x.scalar_type());
+  Tensor y = empty_rows(x, {x.size(0), x.size(1), x.size(2)}, call.sequences());
   call.output(y);
   run_convolution(launch, call);
   launch.count();

@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <array>
+#include <vector>
 
 #include "api/conv.h"
 #include "api/ops.h"
@@ -122,7 +123,15 @@ LayerResult run_layer(const char* op, Backend backend, const LayerArguments& in,
     conv.verify_window(info("parents", in.parents));
     recurrence.verify_window(info("parents", in.parents));
   } else {
-    checks.writable({&conv_state, &state}, {&qkv, &z, &a, &b});
+    const TensorInfo weights[] = {info("conv_weight", in.conv_weight), info("A_log", in.A_log),
+                                  info("dt_bias", in.dt_bias), info("norm_weight", in.norm_weight)};
+    const auto bias = info("conv_bias", in.conv_bias), indices = info("state_indices", in.state_indices);
+    std::vector<const TensorInfo*> read = {&qkv, &z, &a, &b};
+    for (const TensorInfo& weight : weights) read.push_back(&weight);
+    for (const auto* given : {&bias, &indices}) {
+      if (*given) read.push_back(&**given);
+    }
+    checks.writable({&conv_state, &state}, read);
   }
   if (conv_state.size(0) != state.size(0)) {
     checks.fail("conv_state must have the S=" + std::to_string(state.size(0)) + " slots of state; got " +

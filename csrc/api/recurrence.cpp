@@ -191,7 +191,7 @@ std::tuple<Tensor, Tensor> gated_delta_rule(Backend backend, const Tensor& q, co
 
   const Launch launch("gated_delta_rule", backend, call.q.device_index, call.request);
   const HeadShape& heads = call.params.heads;
-  Tensor o = empty(q, {v.size(0), v.size(1), v.size(2), v.size(3)}, q.scalar_type());
+  Tensor o = empty_rows(q, {v.size(0), v.size(1), v.size(2), v.size(3)}, call.sequences());
   Tensor final_state =
       call.value_major
           ? empty(q, {call.sequences(), heads.value_heads, heads.value_dim, heads.key_dim}, ScalarType::Float)
@@ -218,7 +218,7 @@ Tensor gated_delta_rule_(Backend backend, const Tensor& q, const Tensor& k, cons
   values.cu_seqlens(cu_seqlens, call.params.shape.tokens);
 
   const Launch launch("gated_delta_rule_", backend, call.q.device_index, call.request);
-  Tensor o = empty(q, {v.size(0), v.size(1), v.size(2), v.size(3)}, q.scalar_type());
+  Tensor o = empty_rows(q, {v.size(0), v.size(1), v.size(2), v.size(3)}, call.sequences());
   call.output(o);
   run_recurrence(launch, call);
   launch.count();
@@ -241,7 +241,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gated_delta_rule_verify(Backend backe
   values.parents(parents);
 
   const Launch launch("gated_delta_rule_verify", backend, call.q.device_index, call.request);
-  Tensor o = empty(q, {v.size(0), v.size(1), v.size(2), v.size(3)}, q.scalar_type());
+  Tensor o = empty_rows(q, {v.size(0), v.size(1), v.size(2), v.size(3)}, call.sequences());
   call.output(o);
   const Logs logs = allocate_logs(call, q);
   run_verify(launch, call);
@@ -276,7 +276,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gated_delta_rule_commit_verify_(
   values.accepted(accepted, path, commit.params.window.tokens);
 
   const Launch launch(op, backend, call.q.device_index, call.request);
-  Tensor o = empty(q, {v.size(0), v.size(1), v.size(2), v.size(3)}, q.scalar_type());
+  Tensor o = empty_rows(q, {v.size(0), v.size(1), v.size(2), v.size(3)}, call.sequences());
   call.output(o);
   const Logs logs = allocate_logs(call, q);
   run_commit_verify(launch, commit.params, call);

@@ -89,6 +89,11 @@ Tensor empty(const Tensor& like, std::initializer_list<int64_t> sizes, ScalarTyp
   return empty(like, torch::headeronly::IntHeaderOnlyArrayRef(sizes.begin(), sizes.size()), type);
 }
 
+Tensor empty_rows(const Tensor& like, std::initializer_list<int64_t> sizes, int64_t sequences) {
+  Tensor rows = empty(like, sizes, like.scalar_type());
+  return sequences == 0 ? torch::stable::zero_(rows) : rows;
+}
+
 Tensor empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef sizes, ScalarType type) {
   try {
     return torch::stable::new_empty(like, sizes, type);

@@ -29,6 +29,8 @@ const char* name_of(ScalarType type);  // torch's, for messages
 // memory.
 Tensor empty(const Tensor& like, std::initializer_list<int64_t> sizes, ScalarType type);
 Tensor empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef sizes, ScalarType type);
+// An output with a row a token; zeros where there is no sequence to write it (cu_seqlens of one bound).
+Tensor empty_rows(const Tensor& like, std::initializer_list<int64_t> sizes, int64_t sequences);
 
 // Missing leading dimensions have size 1, and so any stride.
 template <int rank>

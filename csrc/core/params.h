@@ -201,8 +201,8 @@ struct GatesParams {
   View<4> b;
   View<1> A_log;    // [HV]
   View<1> dt_bias;  // [HV]
-  OutView<4> g;     // float32
-  OutView<4> beta;  // float32
+  OutView<4> g;     // float32, contiguous
+  OutView<4> beta;  // float32, contiguous
   bool allow_neg_eigval = false;
 };
 

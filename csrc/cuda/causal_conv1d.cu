@@ -234,6 +234,8 @@ __global__ void __launch_bounds__(ConvTraits::block_threads, ConvTraits::residen
       }
     }
   }
+  // A grid has stages for the longest sequence: past the end of this one there is nothing, not even rows to read.
+  if (blockIdx.y > 0 && first_token >= at.rows.count) return;
   const int64_t end = first_token + stage_tokens < at.rows.count ? first_token + stage_tokens : at.rows.count;
   if (at.slot < 0) {
     for (int64_t t = first_token; t < end; ++t) store_zeros<Element, channels>(p, at, t, c);

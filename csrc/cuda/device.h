@@ -142,6 +142,9 @@ __device__ __forceinline__ void block_barrier() {
 #endif
 }
 
+// A barrier of the whole block, for memory of every kind.
+__device__ __forceinline__ void sync_block() { __syncthreads(); }
+
 // A barrier of the whole block where threads exchange shared memory alone: on RDNA no other access has to be waited
 // for.
 __device__ __forceinline__ void sync_lds() {

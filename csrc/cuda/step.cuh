@@ -55,7 +55,7 @@ struct StepTraits : TileTraits<key_dim, access, aligned> {
 };
 
 template <class Tr>
-struct StepStage {
+struct alignas(16) StepStage {
   float k[Tr::stage_tokens][Tr::K];
   float q[Tr::stage_tokens][Tr::K];
   float v[Tr::stage_tokens][Tr::most_columns];

@@ -14,7 +14,8 @@
 // Grid and precision as in step.cuh. Shared memory: for every token of the window the reciprocal norms of its key and
 // query, its decay, its beta and the set of its ancestors, so that a replay needs only the key itself, read again, and
 // d_log, which the warp has written. Sync contract: one barrier after that table is filled, two a token where pairs of
-// warps share a tile (pair_sum.cuh); the lanes of a warp exchange d_log entries across sync_warp alone.
+// warps share a tile (pair_sum.cuh), and one after each token's d_log entries, of the block or, without pairs, of the
+// warp.
 #include "cuda/device.h"
 
 #include "core/exact_math.h"
@@ -154,7 +155,12 @@ __global__ void __launch_bounds__(Tr::most_threads, 2) verify_tree_kernel(const 
     const float o =
         pair_sum<Tr, Tr::most_warps>(pair, turn, {0.0f, tile.dot(row_of(rec.q, t, table.q_factor[t]))}).o;  // (5)
     if (tile.stores_owned()) store(rec.o, block.row(rec.o.stride, t, at.head) + owned, o * rec.scale);
-    sync_warp();
+    // The log of this token is there for whoever replays it: the pair's other warp, or this warp's other lanes.
+    if constexpr (Tr::paired) {
+      sync_block();
+    } else {
+      sync_warp();
+    }
   }
 }
 
