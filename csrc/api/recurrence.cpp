@@ -122,7 +122,13 @@ Logs allocate_logs(RecurrenceCall& call, const Tensor& like) {
   return logs;
 }
 
+int tile_warps(const policy::Decision& decision, int64_t key_dim) {
+  return static_cast<int>(decision.columns * key_dim / kTileValues);
+}
+
 #if defined(GDN_WITH_CUDA)
+namespace {
+
 bool packed_rows(const policy::Request& request) {
   constexpr int32_t vector_bytes = 16;
   return request.alignment_bytes >= vector_bytes;
@@ -131,12 +137,9 @@ bool packed_rows(const policy::Request& request) {
 gpu::StepLaunch step_launch(const policy::Decision& decision, const policy::Request& request) {
   return {tile_warps(decision, request.key_dim), packed_rows(request)};
 }
-#endif
 
-int tile_warps(const policy::Decision& decision, int64_t key_dim) {
-  constexpr int64_t tile_values = 2048;  // of a warp
-  return static_cast<int>(decision.columns * key_dim / tile_values);
-}
+}  // namespace
+#endif
 
 void run_recurrence(const Launch& launch, const RecurrenceCall& call) {
   if (launch.on_cpu()) return cpu::rec_cpu(call.params, launch.isa(), torch_parallel());

@@ -60,6 +60,9 @@ struct StateView {
   explicit operator bool() const { return data != nullptr; }
 };
 
+// State values that a warp holds in the GPU kernels of decode and speculation: 2048 / K columns.
+constexpr int64_t kTileValues = 2048;
+
 constexpr int64_t kMaxWindowTokens = 128;  // draft tokens a sequence in a verify
 
 struct HeadShape {

@@ -180,8 +180,8 @@ bool keyhead_pays(const Request& request, const Device& device, Arch seen) {
 // Columns of a block of the kernels that hold a head's state in warps' tiles: 2048 / K columns a warp, four warps, or
 // with GDN_SPLIT=1 so few that a head of V = 128 is four blocks.
 int32_t step_columns(const Request& request, bool split) {
-  constexpr int64_t tile_values = 2048, most_warps = 4, split_columns = 32;
-  const int64_t tile = tile_values / request.key_dim, most = std::min(most_warps * tile, request.value_dim);
+  constexpr int64_t most_warps = 4, split_columns = 32;
+  const int64_t tile = kTileValues / request.key_dim, most = std::min(most_warps * tile, request.value_dim);
   return static_cast<int32_t>(split ? std::min(most, std::max(tile, split_columns)) : most);
 }
 

@@ -71,18 +71,13 @@ __global__ void __launch_bounds__(Tr::most_threads, Tr::resident_blocks)
 
 template <class Tr>
 const char* launch(CommitKernelParams& p, int warps, void* stream) {
-  const auto head_warps = static_cast<int>(p.heads.value_dim / Tr::tile_columns) * Tr::tile_warps;
-  const int block_warps = std::max(Tr::tile_warps, std::min({warps, head_warps, Tr::most_warps}));
-  constexpr int64_t most_sequences = 65535;
-  for (int64_t n = 0; n < p.window.sequences; n += most_sequences) {
-    p.first_n = static_cast<int32_t>(n);
-    const dim3 grid(static_cast<unsigned>(head_warps / block_warps),
-                    static_cast<unsigned>(p.heads.value_heads * p.num_layers),
-                    static_cast<unsigned>(std::min(p.window.sequences - n, most_sequences)));
-    commit_kernel<Tr><<<grid, block_warps * kWarp, 0, static_cast<Stream>(stream)>>>(p);
-    if (const char* refused = launch_error()) return refused;
-  }
-  return nullptr;
+  const TileWarps of = tile_warps<Tr>(p.heads.value_dim, warps);
+  return launch_by_sequences(p.window.sequences, [&](int first, unsigned count) {
+    p.first_n = first;
+    const dim3 grid(static_cast<unsigned>(of.head / of.block),
+                    static_cast<unsigned>(p.heads.value_heads * p.num_layers), count);
+    commit_kernel<Tr><<<grid, of.block * kWarp, 0, static_cast<Stream>(stream)>>>(p);
+  });
 }
 
 bool same(const LogStrides& a, const LogStrides& b) {

@@ -87,15 +87,13 @@ const char* conv_commit(const ConvCommitParams& params, void* stream) {
     for (; i < params.num_layers && p.num_layers < kMostLayers && same(params.layers[i], first); ++i) {
       p.layer[p.num_layers++] = {params.layers[i].state.data, params.layers[i].x.data};
     }
-    constexpr int64_t most_sequences = 65535;
-    for (int64_t n = 0; n < params.accepted.sequences; n += most_sequences) {
-      p.first_n = static_cast<int32_t>(n);
+    const char* refused = launch_by_sequences(params.accepted.sequences, [&](int first_n, unsigned count) {
+      p.first_n = first_n;
       const dim3 grid(static_cast<unsigned>((params.channels + kThreads - 1) / kThreads),
-                      static_cast<unsigned>(p.num_layers),
-                      static_cast<unsigned>(std::min(params.accepted.sequences - n, most_sequences)));
+                      static_cast<unsigned>(p.num_layers), count);
       conv_commit_kernel<<<grid, kThreads, 0, static_cast<Stream>(stream)>>>(p);
-      if (const char* refused = launch_error()) return refused;
-    }
+    });
+    if (refused != nullptr) return refused;
   }
   return nullptr;
 }

@@ -238,4 +238,16 @@ int64_t resident_blocks(Kernel kernel, int block_threads, int shared_bytes) {
   return known ? static_cast<int64_t>(multiprocessors) * blocks : 0;
 }
 
+// A grid's third dimension has at most 65535 blocks: as many launches as `sequences` need there, launch(first, count)
+// each. nullptr, or why one was refused.
+template <class F>
+const char* launch_by_sequences(int64_t sequences, F launch) {
+  constexpr int64_t most = 65535;
+  for (int64_t first = 0; first < sequences; first += most) {
+    launch(static_cast<int>(first), static_cast<unsigned>(sequences - first < most ? sequences - first : most));
+    if (const char* refused = launch_error()) return refused;
+  }
+  return nullptr;
+}
+
 }  // namespace gdn::gpu

@@ -8,6 +8,7 @@
 // exchanges between the lanes of a place, and for a pair one exchange through shared memory (pair_sum.cuh).
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "cuda/pack.cuh"
@@ -46,6 +47,7 @@ struct TileTraits {
   static constexpr int vector = columns < 4 ? columns : 4;
 
   static_assert(K % (all_groups * quad) == 0, "a group has whole quads of rows");
+  static_assert(kWarp * lane_values == kTileValues, "the registry counts on as many columns a warp");
   static_assert(columns <= groups, "each column's sum ends in a lane of its own");
 };
 
@@ -66,6 +68,16 @@ const char* with_tile_traits(int64_t key_dim, TileAccess access, bool aligned, F
     case 128: return with_alignment(std::integral_constant<int, 128>{});
     default: return with_alignment(std::integral_constant<int, 256>{});
   }
+}
+
+// Warps that a head's columns keep busy, and of these how many a block has where `wanted` are asked for.
+struct TileWarps {
+  int head, block;
+};
+template <class Tr>
+TileWarps tile_warps(int64_t value_dim, int wanted) {
+  const auto head = static_cast<int>(value_dim / Tr::tile_columns) * Tr::tile_warps;
+  return {head, std::max(Tr::tile_warps, std::min({wanted, head, Tr::most_warps}))};
 }
 
 template <class Tr>

@@ -21,8 +21,6 @@
 // sequences reach its bits.
 #pragma once
 
-#include <algorithm>
-
 #include "core/exact_math.h"
 #include "cuda/indices.cuh"
 #include "cuda/launch.h"
@@ -329,23 +327,18 @@ __global__ void __launch_bounds__(Tr::most_threads, Tr::resident_blocks(mode))
   if constexpr (mode == StepMode::step) tile.store(rec.state_out, block.slot, at.head, at.column0);
 }
 
-// `warps`: wanted of a block; as many are taken as a head's columns have tiles for.
+// `wanted`: warps of a block; as many are taken as a head's columns have tiles for.
 template <class Tr, class Kernel>
-const char* launch_step_kernel(Kernel kernel, StepParams p, int warps, void* stream) {
+const char* launch_step_kernel(Kernel kernel, StepParams p, int wanted, void* stream) {
   const HeadShape& heads = p.rec.heads;
-  const auto head_warps = static_cast<int>(heads.value_dim / Tr::tile_columns) * Tr::tile_warps;
-  const int block_warps = std::max(Tr::tile_warps, std::min({warps, head_warps, Tr::most_warps}));
-  for (p.log2_column_blocks = 0; block_warps << p.log2_column_blocks < head_warps;) ++p.log2_column_blocks;
-  constexpr int64_t most_sequences = 65535;
-  for (int64_t n = 0; n < p.rec.shape.sequences; n += most_sequences) {
-    p.first_n = static_cast<int>(n);
+  const TileWarps warps = tile_warps<Tr>(heads.value_dim, wanted);
+  for (p.log2_column_blocks = 0; warps.block << p.log2_column_blocks < warps.head;) ++p.log2_column_blocks;
+  return launch_by_sequences(p.rec.shape.sequences, [&](int first, unsigned count) {
+    p.first_n = first;
     const dim3 grid(static_cast<unsigned>(heads.value_heads / heads.key_heads) << p.log2_column_blocks,
-                    static_cast<unsigned>(heads.key_heads),
-                    static_cast<unsigned>(std::min(p.rec.shape.sequences - n, most_sequences)));
-    kernel<<<grid, block_warps * kWarp, 0, static_cast<Stream>(stream)>>>(p);
-    if (const char* refused = launch_error()) return refused;
-  }
-  return nullptr;
+                    static_cast<unsigned>(heads.key_heads), count);
+    kernel<<<grid, warps.block * kWarp, 0, static_cast<Stream>(stream)>>>(p);
+  });
 }
 
 // What the modes' launchers share.
