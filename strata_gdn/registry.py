@@ -42,7 +42,8 @@ class Decision:
         kernel: the registry id, which is also the kernel's file name; where a call is several kernels one after
             another, their ids in that order: "commit, verify_tree".
         config: what the kernel is launched with: on the CPU `{"isa": "avx512" | "avx2" | "baseline"}`; for the CUDA
-            kernels on states `columns`, the value columns a block, and for a prompt `heads`, the value heads a thread;
+            kernels on states `columns`, the value columns a block, and `heads`, the value heads a thread of a prompt's
+            recurrence or a block of a decode step has;
             `"pipelined": "0"` and `"batched": "0"` only where GDN_PIPELINE=0 and GDN_COMMIT_SPLIT=0 made them so.
         reason: a sentence.
         rejected: (kernel, reason) of each candidate that came before the chosen one.

@@ -13,6 +13,8 @@ from test_cuda import same_on_both
 from torch import Tensor
 
 from strata_gdn import ops, registry
+from strata_gdn.parity import calls
+from strata_gdn.parity.kernels import asked, shape_of
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -57,6 +59,61 @@ def test_steps(tokens: int, split: int) -> None:
 @pytest.mark.parametrize("heads", SHAPES)
 def test_shapes(heads: Heads, layout: str, head_map: str, dtype: torch.dtype, op: str) -> None:
     same_on_both(Call(op, window(heads, 3, dtype, 3, layout, head_map)), f"{op} {heads}")
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 8, 9])
+@pytest.mark.parametrize("layout", ["kv", "vk"])
+@pytest.mark.parametrize("heads", [Heads(2, 8, 128, 128), Heads(1, 4, 64, 256), Heads(1, 4, 256, 64)])
+def test_value_heads_a_block(heads: Heads, layout: str, tokens: int) -> None:
+    """1, 2 and 4 of them one after another: the same bits, skipped slots included."""
+    made = window(heads, tokens, BF16, 3, layout)
+    made["state_indices"][1] = -1
+    round_ = calls.commit_verify(heads, 3, 3, tokens, BF16, layout, False)
+    for count in (1, 2, 4):
+        with registry.overrides(GDN_STEP_HEADS=count):
+            same_on_both(Call("gated_delta_rule_", made), f"step, {count}")
+            same_on_both(Call("gated_delta_rule_verify", made), f"verify, {count}")
+            same_on_both(Call("gated_delta_rule_commit_verify_", round_), f"commit and verify, {count}")
+
+
+def test_a_full_card() -> None:
+    """So many sequences that the registry puts all value heads of a key head into a block."""
+    heads, tokens = Heads(1, 3, 128, 128), 2
+    N = 6 * torch.cuda.get_device_properties(0).multi_processor_count
+    made = window(heads, tokens, BF16, N)
+    (decision, _), *_ = asked("gated_delta_rule_verify", torch.device("cuda"), **shape_of(made))
+    assert decision.config["heads"] == "3"
+    same_on_both(Call("gated_delta_rule_verify", made), "verify")
+    same_on_both(Call("gated_delta_rule_", made), "step")
+
+
+LAYERS = [Heads(2, 6, 128, 128), Heads(1, 2, 64, 64), Heads(1, 4, 64, 256), Heads(1, 4, 128, 64), Heads(1, 2, 256, 64)]
+WIDE_LAYERS = [Heads(1, 3, 128, 256), Heads(1, 1, 256, 256)]
+
+
+@pytest.mark.parametrize("heads", [*LAYERS, *WIDE_LAYERS])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_fused_layers(heads: Heads, dtype: torch.dtype) -> None:
+    """One kernel for step and norm where a block holds a whole head, whatever the dtypes and the heads a block."""
+    N = 3
+    for tokens, layout, activation in ((1, "kv", "silu"), (3, "vk", "sigmoid"), (8, "kv", "silu")):
+        made = cases.layer(heads, N, tokens, dtype, slots=N + 1, layout=layout) | {
+            "state_indices": index(*torch.randperm(N + 1)[:N].tolist()),
+            "state_layout": layout,
+            "norm_activation": activation,
+        }
+        made["state_indices"][0] = -1
+        if tokens == 3:
+            made["z"], made["norm_weight"] = made["z"].float(), made["norm_weight"].float()
+        for op in ("gdn_decode_layer_", "gdn_verify_layer"):
+            for count in (1, 4):
+                registry.reset_served()
+                with registry.overrides(GDN_STEP_HEADS=count):
+                    same_on_both(Call(op, made), f"{op} T={tokens} {layout}")
+                (served,) = registry.served()
+                assert served.endswith("gated_rms_norm" if heads in WIDE_LAYERS else ("step_norm", "verify_norm"))
+        if tokens == 8:
+            same_on_both(Call("gdn_decode_layer_", calls.odd(made)), "odd addresses")
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 8, 9, 17, 65, 128])

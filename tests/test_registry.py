@@ -28,6 +28,7 @@ CHOICES = {
     "GDN_PIPELINE": ["0", "1"],
     "GDN_STEP": ["0", "1"],
     "GDN_SPLIT": ["0", "1"],
+    "GDN_STEP_HEADS": ["1", "2", "4"],
     "GDN_COMMIT_SPLIT": ["0", "1"],
     "GDN_CONVL2": ["0", "1"],
     "GDN_SEQ_SPLIT": ["0", "1", "7", "1024"],
@@ -92,6 +93,7 @@ GDN_KEYHEAD | runtime | 0 or 1 | None | built-in
 GDN_PIPELINE | runtime | 0 or 1 | 1 | built-in
 GDN_STEP | runtime | 0 or 1 | 1 | built-in
 GDN_SPLIT | runtime | 0 or 1 | 0 | built-in
+GDN_STEP_HEADS | runtime | 1, 2 or 4 | None | built-in
 GDN_COMMIT_SPLIT | runtime | 0 or 1 | None | built-in
 GDN_CONVL2 | runtime | 0 or 1 | 0 | built-in
 GDN_SEQ_SPLIT | runtime | a whole number from 0 to 1024 | None | built-in
@@ -195,6 +197,7 @@ GDN_KEYHEAD must be 0 or 1; got 'yes'
 GDN_PIPELINE must be 0 or 1; got 'yes'
 GDN_STEP must be 0 or 1; got 'yes'
 GDN_SPLIT must be 0 or 1; got 'yes'
+GDN_STEP_HEADS must be 1, 2 or 4; got 'yes'
 GDN_COMMIT_SPLIT must be 0 or 1; got 'yes'
 GDN_CONVL2 must be 0 or 1; got 'yes'
 GDN_SEQ_SPLIT must be a whole number from 0 to 1024; got '1025'
@@ -440,8 +443,8 @@ sm_75:
   qk_l2norm: qk_l2norm
   gdn_gates: gdn_gates
   gated_rms_norm: gated_rms_norm
-  gdn_decode_layer_: causal_conv1d, gdn_gates, step, gated_rms_norm
-  gdn_verify_layer: causal_conv1d, gdn_gates, verify, gated_rms_norm
+  gdn_decode_layer_: causal_conv1d, gdn_gates, step_norm
+  gdn_verify_layer: causal_conv1d, gdn_gates, verify_norm
   gated_delta_rule 2048 tokens: rec_columns
   gated_delta_rule_ 2048 tokens: rec_columns
   gated_delta_rule_verify tree: verify_tree
@@ -463,8 +466,8 @@ sm_80 sm_86 sm_89 sm_90 sm_100 sm_120:
   qk_l2norm: qk_l2norm
   gdn_gates: gdn_gates
   gated_rms_norm: gated_rms_norm
-  gdn_decode_layer_: causal_conv1d, gdn_gates, step, gated_rms_norm
-  gdn_verify_layer: causal_conv1d, gdn_gates, verify, gated_rms_norm
+  gdn_decode_layer_: causal_conv1d, gdn_gates, step_norm
+  gdn_verify_layer: causal_conv1d, gdn_gates, verify_norm
   gated_delta_rule 2048 tokens: rec_keyhead
   gated_delta_rule_ 2048 tokens: rec_keyhead
   gated_delta_rule_verify tree: verify_tree
@@ -553,12 +556,13 @@ gated_delta_rule arch=sm_70 tokens=2048
     rec_keyhead: needs sm_80 or newer; this is sm_70
     rec_columns: needs sm_75 or newer; this is sm_70
 gated_delta_rule_verify arch=sm_90 tokens=8 tree=True
-  verify_tree [columns=64] the only kernel for gated_delta_rule_verify of a tree on sm_90
+  verify_tree [heads=1 columns=64] the only kernel for gated_delta_rule_verify of a tree on sm_90
     verify: takes a chain of tokens; this is a tree
 gdn_verify_layer arch=sm_90 tokens=8
-  causal_conv1d, gdn_gates, verify, gated_rms_norm [columns=64] the first kernels that fit gdn_verify_layer on sm_90, measured in benchmarks/decode_h200.json
+  causal_conv1d, gdn_gates, verify_norm [heads=1 columns=128] the first kernels that fit gdn_verify_layer on sm_90, measured in benchmarks/decode_h200.json
 gdn_verify_layer arch=sm_90 tokens=9 tree=True
   none [] T must be at most 8; got 9
+    causal_conv1d, gdn_gates, verify_norm: T must be at most 8; got 9
     causal_conv1d, gdn_gates, verify, gated_rms_norm: T must be at most 8; got 9
     causal_conv1d, gdn_gates, verify_tree, gated_rms_norm: T must be at most 8; got 9
 gdn_gates arch=sm_90
@@ -717,13 +721,14 @@ def test_explain_a_decode_step(capsys: pytest.CaptureFixture[str]) -> None:
 op        gated_delta_rule_, N=8 T=1 H=16 HV=48 K=128 V=128, bfloat16, precision auto
 device    sm_86, 28 SMs
 kernel    step
-config    columns=32
+config    heads=1, columns=32
 reason    the first kernel that fits gated_delta_rule on sm_86, measured in benchmarks/decode_h200.json
 rejected  none
 switch    GDN_KEYHEAD=unset (built-in)
 switch    GDN_PIPELINE=1 (built-in)
 switch    GDN_STEP=1 (built-in)
 switch    GDN_SPLIT=1 (environment)
+switch    GDN_STEP_HEADS=unset (built-in)
 switch    GDN_EMULATE=unset (built-in)
 status 0""",
     )
@@ -744,6 +749,7 @@ switch    GDN_KEYHEAD=unset (built-in)
 switch    GDN_PIPELINE=0 (environment)
 switch    GDN_STEP=1 (built-in)
 switch    GDN_SPLIT=0 (built-in)
+switch    GDN_STEP_HEADS=unset (built-in)
 switch    GDN_EMULATE=unset (built-in)
 status 0""",
     )
@@ -757,11 +763,13 @@ def test_explain_a_tree(capsys: pytest.CaptureFixture[str]) -> None:
 op        gdn_verify_layer, N=1 T=8 H=16 HV=48 K=128 V=128, bfloat16, precision auto, a tree
 device    sm_90
 kernel    causal_conv1d, gdn_gates, verify_tree, gated_rms_norm
-config    columns=64
+config    heads=1, columns=64
 reason    the only kernels for gdn_verify_layer of a tree on sm_90
+rejected  causal_conv1d, gdn_gates, verify_norm: takes a chain of tokens; this is a tree
 rejected  causal_conv1d, gdn_gates, verify, gated_rms_norm: takes a chain of tokens; this is a tree
 switch    GDN_STEP=0 (environment): no effect on this decision
 switch    GDN_SPLIT=0 (built-in)
+switch    GDN_STEP_HEADS=unset (built-in)
 switch    GDN_EMULATE=unset (built-in)
 status 0""",
     )

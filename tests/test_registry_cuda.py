@@ -183,14 +183,14 @@ def test_decode_steps() -> None:
     assert_expected_inline(
         table(rows),
         """\
-N=1   -: step columns=64
-N=8   -: step columns=64
-N=64  -: step columns=64
-N=256 -: step columns=64
-N=1   GDN_SPLIT=1: step columns=32
-N=8   GDN_SPLIT=1: step columns=32
-N=64  GDN_SPLIT=1: step columns=32
-N=256 GDN_SPLIT=1: step columns=32
+N=1   -: step heads=1 columns=64
+N=8   -: step heads=1 columns=64
+N=64  -: step heads=1 columns=64
+N=256 -: step heads=1 columns=64
+N=1   GDN_SPLIT=1: step heads=1 columns=32
+N=8   GDN_SPLIT=1: step heads=1 columns=32
+N=64  GDN_SPLIT=1: step heads=1 columns=32
+N=256 GDN_SPLIT=1: step heads=1 columns=32
 N=1   GDN_STEP=0: rec_keyhead heads=3 columns=16
 N=8   GDN_STEP=0: rec_keyhead heads=3 columns=16
 N=64  GDN_STEP=0: rec_keyhead heads=3 columns=16
@@ -199,10 +199,10 @@ N=1   GDN_STEP=0 GDN_PIPELINE=0: rec_keyhead heads=3 columns=16 pipelined=0
 N=8   GDN_STEP=0 GDN_PIPELINE=0: rec_keyhead heads=3 columns=16 pipelined=0
 N=64  GDN_STEP=0 GDN_PIPELINE=0: rec_keyhead heads=3 columns=16 pipelined=0
 N=256 GDN_STEP=0 GDN_PIPELINE=0: rec_keyhead heads=3 columns=16 pipelined=0
-N=1   GDN_PIPELINE=0: step columns=64
-N=8   GDN_PIPELINE=0: step columns=64
-N=64  GDN_PIPELINE=0: step columns=64
-N=256 GDN_PIPELINE=0: step columns=64""",
+N=1   GDN_PIPELINE=0: step heads=1 columns=64
+N=8   GDN_PIPELINE=0: step heads=1 columns=64
+N=64  GDN_PIPELINE=0: step heads=1 columns=64
+N=256 GDN_PIPELINE=0: step heads=1 columns=64""",
     )
 
 
@@ -259,24 +259,24 @@ def test_verify_chains_and_trees() -> None:
     assert_expected_inline(
         table(rows),
         """\
-gated_delta_rule_verify chain, -: verify columns=64
-gated_delta_rule_verify chain, GDN_SPLIT=0: verify columns=64
-gated_delta_rule_verify chain, GDN_SPLIT=1: verify columns=32
-gated_delta_rule_verify tree, -: verify_tree columns=64
-gated_delta_rule_verify tree, GDN_SPLIT=0: verify_tree columns=64
-gated_delta_rule_verify tree, GDN_SPLIT=1: verify_tree columns=32
-gated_delta_rule_commit_verify_ chain, -: commit_verify columns=64
-gated_delta_rule_commit_verify_ chain, GDN_SPLIT=0: commit_verify columns=64
-gated_delta_rule_commit_verify_ chain, GDN_SPLIT=1: commit_verify columns=32
-gated_delta_rule_commit_verify_ tree, -: commit, verify_tree columns=64
-gated_delta_rule_commit_verify_ tree, GDN_SPLIT=0: commit, verify_tree columns=64
-gated_delta_rule_commit_verify_ tree, GDN_SPLIT=1: commit, verify_tree columns=32
-gdn_verify_layer chain, -: causal_conv1d, gdn_gates, verify, gated_rms_norm columns=64
-gdn_verify_layer chain, GDN_SPLIT=0: causal_conv1d, gdn_gates, verify, gated_rms_norm columns=64
-gdn_verify_layer chain, GDN_SPLIT=1: causal_conv1d, gdn_gates, verify, gated_rms_norm columns=32
-gdn_verify_layer tree, -: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm columns=64
-gdn_verify_layer tree, GDN_SPLIT=0: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm columns=64
-gdn_verify_layer tree, GDN_SPLIT=1: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm columns=32""",
+gated_delta_rule_verify chain, -: verify heads=1 columns=64
+gated_delta_rule_verify chain, GDN_SPLIT=0: verify heads=1 columns=64
+gated_delta_rule_verify chain, GDN_SPLIT=1: verify heads=1 columns=32
+gated_delta_rule_verify tree, -: verify_tree heads=1 columns=64
+gated_delta_rule_verify tree, GDN_SPLIT=0: verify_tree heads=1 columns=64
+gated_delta_rule_verify tree, GDN_SPLIT=1: verify_tree heads=1 columns=32
+gated_delta_rule_commit_verify_ chain, -: commit_verify heads=1 columns=64
+gated_delta_rule_commit_verify_ chain, GDN_SPLIT=0: commit_verify heads=1 columns=64
+gated_delta_rule_commit_verify_ chain, GDN_SPLIT=1: commit_verify heads=1 columns=32
+gated_delta_rule_commit_verify_ tree, -: commit, verify_tree heads=1 columns=64
+gated_delta_rule_commit_verify_ tree, GDN_SPLIT=0: commit, verify_tree heads=1 columns=64
+gated_delta_rule_commit_verify_ tree, GDN_SPLIT=1: commit, verify_tree heads=1 columns=32
+gdn_verify_layer chain, -: causal_conv1d, gdn_gates, verify_norm heads=1 columns=128
+gdn_verify_layer chain, GDN_SPLIT=0: causal_conv1d, gdn_gates, verify_norm heads=1 columns=128
+gdn_verify_layer chain, GDN_SPLIT=1: causal_conv1d, gdn_gates, verify, gated_rms_norm heads=1 columns=32
+gdn_verify_layer tree, -: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm heads=1 columns=64
+gdn_verify_layer tree, GDN_SPLIT=0: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm heads=1 columns=64
+gdn_verify_layer tree, GDN_SPLIT=1: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm heads=1 columns=32""",
     )
 
 
@@ -393,11 +393,11 @@ def test_the_switches_that_an_op_goes_by() -> None:
     assert_expected_inline(
         table(rows),
         """\
-gated_delta_rule: GDN_KEYHEAD GDN_PIPELINE GDN_STEP GDN_SPLIT
-gated_delta_rule_verify: GDN_SPLIT
-gated_delta_rule_commit_verify_: GDN_SPLIT
-gdn_verify_layer: GDN_SPLIT
-gdn_decode_layer_: GDN_SPLIT
+gated_delta_rule: GDN_KEYHEAD GDN_PIPELINE GDN_STEP GDN_SPLIT GDN_STEP_HEADS
+gated_delta_rule_verify: GDN_SPLIT GDN_STEP_HEADS
+gated_delta_rule_commit_verify_: GDN_SPLIT GDN_STEP_HEADS
+gdn_verify_layer: GDN_SPLIT GDN_STEP_HEADS
+gdn_decode_layer_: GDN_SPLIT GDN_STEP_HEADS
 gated_delta_rule_commit_: -
 gated_delta_rule_commit_layers_: GDN_COMMIT_SPLIT
 causal_conv1d_commit_layers_: GDN_COMMIT_SPLIT

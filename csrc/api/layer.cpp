@@ -144,7 +144,7 @@ LayerResult run_layer(const char* op, Backend backend, const LayerArguments& in,
   const Launch launch(op, backend, qkv.device_index, recurrence.request);
   const ScalarType type = in.qkv.scalar_type();
   const Tensor mixed = empty(in.qkv, {N, T, C}, type), log_decay = empty(in.qkv, {N, T, HV}, ScalarType::Float),
-               beta = empty(in.qkv, {N, T, HV}, ScalarType::Float), o = empty(in.qkv, {N, T, HV, V}, type);
+               beta = empty(in.qkv, {N, T, HV}, ScalarType::Float);
   LayerResult result{empty(in.qkv, {N, T, HV, V}, type), std::nullopt};
   if (verify) result.logs = allocate_logs(recurrence, in.qkv);
   conv.output(mixed);
@@ -154,18 +154,24 @@ LayerResult run_layer(const char* op, Backend backend, const LayerArguments& in,
   recurrence.params.v = v.place(mixed);
   recurrence.params.g = view<3>(info("g", log_decay));
   recurrence.params.beta = view<3>(info("beta", beta));
-  recurrence.output(o);
-  norm.params.o = view<4>(info("o", o));
   norm.output(result.y);
 
   run_convolution(launch, conv);
   run_gates(launch, gates.params);
-  if (verify) {
-    run_verify(launch, recurrence);
+  if (launch.decision().norm_fused) {
+    recurrence.params.o.dtype = qkv.dtype();
+    run_normed(launch, recurrence, norm.params);
   } else {
-    run_recurrence(launch, recurrence);
+    const Tensor o = empty(in.qkv, {N, T, HV, V}, type);
+    recurrence.output(o);
+    norm.params.o = view<4>(info("o", o));
+    if (verify) {
+      run_verify(launch, recurrence);
+    } else {
+      run_recurrence(launch, recurrence);
+    }
+    run_norm(launch, norm.params);
   }
-  run_norm(launch, norm.params);
   launch.count();
   return result;
 }

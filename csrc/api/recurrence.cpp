@@ -135,7 +135,7 @@ bool packed_rows(const policy::Request& request) {
 }
 
 gpu::StepLaunch step_launch(const policy::Decision& decision, const policy::Request& request) {
-  return {tile_warps(decision, request.key_dim), packed_rows(request)};
+  return {tile_warps(decision, request.key_dim), decision.heads, packed_rows(request), decision.early};
 }
 
 }  // namespace
@@ -145,7 +145,7 @@ void run_recurrence(const Launch& launch, const RecurrenceCall& call) {
   if (launch.on_cpu()) return cpu::rec_cpu(call.params, launch.isa(), torch_parallel());
 #if defined(GDN_WITH_CUDA)
   const policy::Decision& decision = launch.decision();
-  if (decision.heads == 0) {
+  if (decision.kernel == "step") {
     return launch.accepted(gpu::step(call.params, step_launch(decision, call.request), launch.stream()));
   }
   const gpu::RecLaunch how = {decision.heads, decision.columns, packed_rows(call.request), decision.pipelined};
@@ -160,6 +160,16 @@ void run_verify(const Launch& launch, const RecurrenceCall& call) {
   const gpu::StepLaunch how = step_launch(launch.decision(), call.request);
   launch.accepted(call.params.parents ? gpu::verify_tree(call.params, how, launch.stream())
                                       : gpu::verify(call.params, how, launch.stream()));
+#endif
+}
+
+void run_normed(const Launch& launch, const RecurrenceCall& call, const NormParams& norm) {
+#if defined(GDN_WITH_CUDA)
+  const gpu::StepLaunch how = step_launch(launch.decision(), call.request);
+  launch.accepted(call.params.state_out ? gpu::step_norm(call.params, norm, how, launch.stream())
+                                        : gpu::verify_norm(call.params, norm, how, launch.stream()));
+#else
+  (void)launch, (void)call, (void)norm;
 #endif
 }
 

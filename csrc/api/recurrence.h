@@ -56,6 +56,8 @@ Logs allocate_logs(RecurrenceCall& call, const Tensor& like);
 // Runs what the registry decided on.
 void run_recurrence(const Launch& launch, const RecurrenceCall& call);
 void run_verify(const Launch& launch, const RecurrenceCall& call);
+// The same with the output norm in the recurrence's kernel, where the decision says norm_fused: o is not written.
+void run_normed(const Launch& launch, const RecurrenceCall& call, const NormParams& norm);
 // Warps of a block of a CUDA kernel that holds states in tiles.
 int tile_warps(const policy::Decision& decision, int64_t key_dim);
 

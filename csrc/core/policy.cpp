@@ -15,10 +15,11 @@ namespace {
 
 // What a kernel asks of a request beyond its op and architecture.
 struct Need {
-  bool key_dim;        // K is one of kHeadDims
-  bool value_dim;      // V is
-  int64_t max_tokens;  // 0: any number
-  bool chain = false;  // no tree
+  bool key_dim;             // K is one of kHeadDims
+  bool value_dim;           // V is
+  int64_t max_tokens;       // 0: any number
+  bool chain = false;       // no tree
+  bool whole_head = false;  // a block has all columns of a head: not with GDN_SPLIT=1
 };
 constexpr int64_t kHeadDims[] = {64, 128, 256};
 constexpr std::string_view kHeadDimWords = "64, 128 or 256";
@@ -32,14 +33,17 @@ constexpr Need kDraft = {true, true, kMaxWindowTokens};
 constexpr Need kDraftChain = {true, true, kMaxWindowTokens, true};
 constexpr Need kFewTokens = {true, true, 16};
 constexpr Need kLayer = {true, true, 8};  // the fused layer's tokens
+constexpr Need kLayerFused = {true, true, 8, true, true};
 constexpr Need kLayerChain = {true, true, 8, true};
+
+constexpr int64_t kMostBlockValues = 8 * kTileValues;  // of a block's state: eight warps
 
 constexpr uint32_t bit(Switch id) { return uint32_t{1} << static_cast<uint32_t>(id); }
 static_assert(kSwitchCount <= 32, "a row's set of switches is a 32-bit mask");
 constexpr uint32_t kReadsIsa = bit(Switch::cpu_isa);
 constexpr uint32_t kReadsPipeline = bit(Switch::pipeline);
 constexpr uint32_t kReadsKeyhead = bit(Switch::keyhead) | kReadsPipeline;
-constexpr uint32_t kReadsSplit = bit(Switch::split);
+constexpr uint32_t kReadsSplit = bit(Switch::split) | bit(Switch::step_heads);
 constexpr uint32_t kReadsStep = bit(Switch::step) | kReadsSplit;
 constexpr uint32_t kReadsCommitSplit = bit(Switch::commit_split);
 constexpr uint32_t kReadsNone = 0;
@@ -64,8 +68,11 @@ struct Entry {
 constexpr auto kCpu = Vendor::cpu;
 constexpr auto kCuda = Vendor::cuda;
 constexpr auto kExact = Precision::exact;
+constexpr int32_t kEarlyArch = 90;  // the first whose kernels may start before the one before them has ended
 
 // A fused layer is one launch after another.
+constexpr std::string_view kDecodeLayerFused = "causal_conv1d, gdn_gates, step_norm";
+constexpr std::string_view kVerifyLayerFused = "causal_conv1d, gdn_gates, verify_norm";
 constexpr std::string_view kDecodeLayer = "causal_conv1d, gdn_gates, step, gated_rms_norm";
 constexpr std::string_view kVerifyLayer = "causal_conv1d, gdn_gates, verify, gated_rms_norm";
 constexpr std::string_view kVerifyTreeLayer = "causal_conv1d, gdn_gates, verify_tree, gated_rms_norm";
@@ -95,7 +102,9 @@ constexpr Entry kTable[] = {
     {kCuda, 75, Op::commit_layers,    kExact, kHeads,      "commit",               kReadsCommitSplit, kDecodeH200},
     {kCuda, 75, Op::commit_verify,    kExact, kDraftChain, "commit_verify",        kReadsSplit,       kDecodeH200},
     {kCuda, 75, Op::commit_verify,    kExact, kDraft,      "commit, verify_tree",  kReadsSplit,       kOnlyKernel},
-    {kCuda, 75, Op::decode_layer,     kExact, kLayer,      kDecodeLayer,           kReadsSplit,       kOnlyKernel},
+    {kCuda, 75, Op::decode_layer,     kExact, kLayerFused, kDecodeLayerFused,      kReadsSplit,       kDecodeH200},
+    {kCuda, 75, Op::decode_layer,     kExact, kLayer,      kDecodeLayer,           kReadsSplit,       kDecodeH200},
+    {kCuda, 75, Op::verify_layer,     kExact, kLayerFused, kVerifyLayerFused,      kReadsSplit,       kDecodeH200},
     {kCuda, 75, Op::verify_layer,     kExact, kLayerChain, kVerifyLayer,           kReadsSplit,       kDecodeH200},
     {kCuda, 75, Op::verify_layer,     kExact, kLayer,      kVerifyTreeLayer,       kReadsSplit,       kOnlyKernel},
     {kCuda, 75, Op::conv,             kExact, kAny,        "causal_conv1d",        kReadsNone,        kOnlyKernel},
@@ -155,11 +164,14 @@ double token_cost(const RecShape& shape, const Request& request, const Device& d
   return device.sms > 0 ? std::ceil(blocks / at_once) * shape.token_ns : blocks / shape.resident * shape.token_ns;
 }
 
+int64_t shared_memory(const Device& device, Arch seen) {
+  const bool known = device.shared_memory_bytes > 0 && seen == arch_of(device);
+  return known ? device.shared_memory_bytes : opt_in_bytes(seen.number);
+}
+
 bool rec_shape_fits(const RecShape& shape, const Request& request, const Device& device, Arch seen) {
   const int64_t group = request.key_heads > 0 ? request.value_heads / request.key_heads : 0;
-  const bool known = device.shared_memory_bytes > 0 && seen == arch_of(device);
-  return group > 0 && group % shape.heads == 0 &&
-         has_room(shape, request.key_dim, known ? device.shared_memory_bytes : opt_in_bytes(seen.number));
+  return group > 0 && group % shape.heads == 0 && has_room(shape, request.key_dim, shared_memory(device, seen));
 }
 
 // The cheapest shape with one head a thread, or with several; nullptr: none fits.
@@ -179,10 +191,32 @@ bool keyhead_pays(const Request& request, const Device& device, Arch seen) {
 
 // Columns of a block of the kernels that hold a head's state in warps' tiles: 2048 / K columns a warp, four warps, or
 // with GDN_SPLIT=1 so few that a head of V = 128 is four blocks.
-int32_t step_columns(const Request& request, bool split) {
+int64_t block_columns(const Request& request, bool split) {
   constexpr int64_t most_warps = 4, split_columns = 32;
   const int64_t tile = kTileValues / request.key_dim, most = std::min(most_warps * tile, request.value_dim);
-  return static_cast<int32_t>(split ? std::min(most, std::max(tile, split_columns)) : most);
+  return split ? std::min(most, std::max(tile, split_columns)) : most;
+}
+
+// Warps of a multiprocessor that the step's registers leave room for (StepTraits::resident_threads).
+int64_t resident_warps(const Request& request, Arch seen) {
+  constexpr int32_t many_registers_arch = 90;
+  return request.key_dim == 128 && seen.number >= many_registers_arch ? 16 : 8;
+}
+
+// Value heads of a block: as many as GDN_STEP_HEADS allows, or all of a key head, so that keys and queries are prepared
+// once, where there are so many tokens and blocks that it pays.
+int64_t block_heads(const Request& request, const Device& device, Arch seen, int32_t asked) {
+  constexpr int64_t rounds = 3;
+  const int64_t group = request.key_heads > 0 ? request.value_heads / request.key_heads : 1;
+  if (request.tree) return 1;
+  if (asked == kUnset) {
+    const int64_t warps = request.sequences * request.key_heads * request.value_dim * request.key_dim / kTileValues;
+    const bool full = device.sms > 0 && warps >= rounds * device.sms * resident_warps(request, seen);
+    return request.tokens > 1 && full ? group : 1;
+  }
+  int64_t heads = std::min(group, int64_t{1} << asked);
+  while (group % heads != 0) --heads;
+  return heads;
 }
 
 // Fills the configuration of a decision for `row`.
@@ -196,8 +230,16 @@ void configure(const Entry& row, const Request& request, const Device& device, A
     decision->columns = shape->columns;
     decision->pipelined = number(Switch::pipeline) != 0;
   }
-  if (row.reads & kReadsSplit) decision->columns = step_columns(request, number(Switch::split) == 1);
-  if (row.op == Op::commit || row.op == Op::commit_layers) decision->columns = step_columns(request, false);
+  const auto columns = [&](bool split) { return static_cast<int32_t>(block_columns(request, split)); };
+  if (row.reads & bit(Switch::split)) {
+    const int32_t heads = number(Switch::step_heads);
+    decision->columns =
+        row.need.whole_head ? static_cast<int32_t>(request.value_dim) : columns(number(Switch::split) == 1);
+    decision->heads = static_cast<int32_t>(block_heads(request, device, seen, heads));
+  }
+  if (row.op == Op::commit || row.op == Op::commit_layers) decision->columns = columns(false);
+  decision->norm_fused = row.need.whole_head;
+  decision->early = row.need.whole_head && arch_of(device).number >= kEarlyArch;
   if (row.reads & kReadsCommitSplit) decision->batched = number(Switch::commit_split) != 0;
 }
 
@@ -212,6 +254,8 @@ Cause unmet(const Entry& row, const Request& request, const Device& device, Arch
   if (row.need.value_dim && !is_head_dim(request.value_dim)) return Cause::value_dim;
   if (row.need.max_tokens && request.tokens > row.need.max_tokens) return Cause::tokens;
   if (row.need.chain && request.tree) return Cause::tree;
+  if (row.need.whole_head && request.key_dim * request.value_dim > kMostBlockValues) return Cause::wide_head;
+  if (row.need.whole_head && effective(overrides, Switch::split, &seen).number == 1) return Cause::split;
   if ((row.reads & bit(Switch::step)) && effective(overrides, Switch::step, &seen).number == 0) {
     return Cause::switched_off;
   }
@@ -285,6 +329,10 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
     }
     case Cause::tree: return "takes a chain of tokens; this is a tree";
     case Cause::switched_off: return row.reads & bit(Switch::step) ? "GDN_STEP=0" : "GDN_KEYHEAD=0";
+    case Cause::wide_head:
+      return "its blocks have whole heads of K*V of at most " + std::to_string(kMostBlockValues) + "; got " +
+             std::to_string(request.key_dim * request.value_dim);
+    case Cause::split: return "its blocks have whole heads; GDN_SPLIT=1";
     case Cause::head_group:
       return "needs a multiple of 2 value heads a key head, or for K=64 and 128 of 3; got K=" +
              std::to_string(request.key_dim) + ", H=" + std::to_string(request.key_heads) +
@@ -324,6 +372,8 @@ std::string_view static_words(Cause cause) {
     case Cause::tokens:
     case Cause::tree:
     case Cause::switched_off:
+    case Cause::split:
+    case Cause::wide_head:
     case Cause::head_group:
     case Cause::idle_card: return "no kernel for this shape";
   }

@@ -72,6 +72,8 @@ enum class Cause : int32_t {
   value_dim,
   tokens,
   switched_off,  // a switch says so
+  split,         // GDN_SPLIT=1 divides what the kernel needs whole
+  wide_head,     // a head's state is more than a block holds
   tree,          // the kernel takes a chain
   head_group,    // the value heads of a key head do not fit its threads
   idle_card,     // another kernel spreads these few heads over more of the card
@@ -87,8 +89,10 @@ struct Rejected {
 struct Decision {
   std::string_view kernel;    // registry id = kernel name = file name
   Isa isa = Isa::baseline;    // CPU kernels
-  int32_t heads = 0;          // rec_columns, rec_keyhead: value heads a thread
+  int32_t heads = 0;          // value heads: of a thread (rec_columns, rec_keyhead), of a block (decode)
   int32_t columns = 0;        // value columns a block (CUDA kernels that work on states)
+  bool norm_fused = false;    // the fused layers: the output norm is the step's epilogue
+  bool early = false;         // the same: may start before the kernel before it has ended
   bool pipelined = true;      // rec_columns, rec_keyhead: the next tokens' loads are under way
   bool batched = true;        // commits: all layers in one launch
   std::string_view reason;    // a few static words; explain() has the details

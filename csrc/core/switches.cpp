@@ -45,6 +45,8 @@ constexpr Entry kTable[] = {
      "the decode kernel for at most 16 tokens a sequence: 0 leaves them to the prompt recurrences"},
     {Switch::split, "GDN_SPLIT", Form::choice, {"0", "1"}, 0, kRuntime,
      "decode and verify steps: 1 over four blocks a head of V=128, 0 over as few as the kernels allow"},
+    {Switch::step_heads, "GDN_STEP_HEADS", Form::choice, {"1", "2", "4"}, kUnset, kRuntime,
+     "decode and verify steps: at most so many value heads of a key head in a block; unset: by tokens and card"},
     {Switch::commit_split, "GDN_COMMIT_SPLIT", Form::choice, {"0", "1"}, kUnset, kRuntime,
      "commits of all layers in one launch: 0 one launch a layer; unset: as 1, whatever GDN_SPLIT says"},
     {Switch::convl2, "GDN_CONVL2", Form::choice, {"0", "1"}, 0, kRuntime,

@@ -20,6 +20,7 @@ enum class Switch : int32_t {
   pipeline,
   step,
   split,
+  step_heads,
   commit_split,
   convl2,
   seq_split,

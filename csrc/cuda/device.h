@@ -120,6 +120,25 @@ __device__ __forceinline__ T shuffle(T x, int lane) {
 #endif
 }
 
+// A value that all lanes of a warp have in common, as the compiler knows it then: branches on it do not diverge, and
+// what lies between them and a shuffle is not compiled a second time for a warp that has come apart.
+__device__ __forceinline__ int uniform(int x) {
+#if defined(__HIPCC__)
+  return __builtin_amdgcn_readfirstlane(x);
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(0xffffffffu, x);
+#else
+  return __shfl_sync(0xffffffffu, x, 0);
+#endif
+}
+
+// The sum over a warp's lanes, added at distances 16, 8, 4, 2, 1 (docs/contract.md), in every lane.
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) x += shuffle_xor(x, distance);
+  return x;
+}
+
 // The number of the lowest bit that is set.
 __device__ __forceinline__ int lowest_bit(uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }
 
@@ -154,6 +173,20 @@ __device__ __forceinline__ void sync_lds() {
   asm volatile("s_waitcnt lgkmcnt(0)\n\ts_barrier" ::: "memory");
 #else
   __syncthreads();
+#endif
+}
+
+// Programmatic dependent launch (sm_90 or newer; elsewhere every kernel waits for the one before it). After the first
+// the next kernel of the stream may start, if it was launched `early` (launch_kernel); after the second all that the
+// kernels before this one have written is there.
+__device__ __forceinline__ void trigger_dependents() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_prerequisites() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
@@ -195,6 +228,34 @@ const char* allow_shared_memory(Kernel kernel, int bytes) {
   return error == success ? nullptr : message(error);
 }
 
+// early: the kernel may start before the one before it has ended, and calls wait_for_prerequisites() itself. For
+// devices of sm_90 or newer.
+struct LaunchShape {
+  dim3 grid;
+  int block_threads, shared_bytes;
+  bool early;
+};
+template <class Params>
+const char* launch_kernel(void (*kernel)(Params), const LaunchShape& shape, const Params& params, void* stream) {
+#if defined(__HIPCC__)
+  kernel<<<shape.grid, shape.block_threads, shape.shared_bytes, static_cast<Stream>(stream)>>>(params);
+  return launch_error();
+#else
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = dim3(static_cast<unsigned>(shape.block_threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
+  config.stream = static_cast<Stream>(stream);
+  config.attrs = &attribute;
+  config.numAttrs = shape.early ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, params);
+  return launch_error();
+#endif
+}
+
 // An element as it lies in memory, and widened exactly. Two steps, so that a thread can have several loads under way:
 // widening waits for the value. The dtype is the same for every thread: no branch diverges.
 __device__ __forceinline__ uint32_t load_raw(const void* data, DType dtype, int64_t offset) {
@@ -203,6 +264,14 @@ __device__ __forceinline__ uint32_t load_raw(const void* data, DType dtype, int6
 __device__ __forceinline__ float widen(uint32_t raw, DType dtype) {
   const auto half_bits = static_cast<uint16_t>(raw);
   return dtype == DType::f32 ? float_of(raw) : dtype == DType::bf16 ? to_f32(bf16{half_bits}) : to_f32(f16{half_bits});
+}
+
+// Asks for the cache line of an element that will be read later.
+__device__ __forceinline__ void prefetch(const void* data, DType dtype, int64_t offset) {
+#if !defined(__HIPCC__)
+  const auto* address = static_cast<const char*>(data) + offset * (dtype == DType::f32 ? 4 : 2);
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
+#endif
 }
 
 template <int rank>
@@ -217,6 +286,15 @@ __device__ __forceinline__ void store(const OutView<rank>& view, int64_t offset,
     case DType::bf16: static_cast<bf16*>(view.data)[offset] = from_f32<bf16>(x); return;
     case DType::f16: static_cast<f16*>(view.data)[offset] = from_f32<f16>(x); return;
     default: static_cast<float*>(view.data)[offset] = x; return;
+  }
+}
+
+// x as a dtype would keep it.
+__device__ __forceinline__ float rounded(DType dtype, float x) {
+  switch (dtype) {
+    case DType::bf16: return to_f32(from_f32<bf16>(x));
+    case DType::f16: return to_f32(from_f32<f16>(x));
+    default: return x;
   }
 }
 
@@ -239,13 +317,15 @@ int64_t resident_blocks(Kernel kernel, int block_threads, int shared_bytes) {
 }
 
 // A grid's third dimension has at most 65535 blocks: as many launches as `sequences` need there, launch(first, count)
-// each. nullptr, or why one was refused.
+// each, which returns nullptr or why it was refused.
 template <class F>
 const char* launch_by_sequences(int64_t sequences, F launch) {
   constexpr int64_t most = 65535;
   for (int64_t first = 0; first < sequences; first += most) {
-    launch(static_cast<int>(first), static_cast<unsigned>(sequences - first < most ? sequences - first : most));
-    if (const char* refused = launch_error()) return refused;
+    const int64_t left = sequences - first;
+    if (const char* refused = launch(static_cast<int>(first), static_cast<unsigned>(left < most ? left : most))) {
+      return refused;
+    }
   }
   return nullptr;
 }

@@ -21,10 +21,16 @@ const char* rec_keyhead(const RecurrenceParams& params, const RecLaunch& how, vo
 // How decode steps and speculative windows are launched.
 struct StepLaunch {
   int warps;         // of a block, each with a tile of the same value head
+  int heads;         // value heads of a block, one after another: a divisor of HV/H
   bool packed_rows;  // every row of q and k starts on a 16-byte boundary
+  bool early;        // may start while the kernel before it runs (sm_90 or newer)
 };
 const char* step(const RecurrenceParams& params, const StepLaunch& how, void* stream);
 const char* verify(const RecurrenceParams& params, const StepLaunch& how, void* stream);
+// The fused layers' step and verify: the norm's o is not written. `early`: they read states, the indices of slots, z
+// and the weight at once, and what the kernel before them writes only after it has ended.
+const char* step_norm(const RecurrenceParams& params, const NormParams& norm, const StepLaunch& how, void* stream);
+const char* verify_norm(const RecurrenceParams& params, const NormParams& norm, const StepLaunch& how, void* stream);
 const char* verify_tree(const RecurrenceParams& params, const StepLaunch& how, void* stream);
 const char* commit_verify(const CommitParams& commit, const RecurrenceParams& params, const StepLaunch& how,
                           void* stream);

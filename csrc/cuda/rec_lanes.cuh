@@ -384,19 +384,20 @@ __global__ void __launch_bounds__(Tr::threads, Tr::blocks_a_multiprocessor)
   block.rows = rows_of(p.shape, n);
   block.slot = slot_of(p.state_indices, n, p.state_in.slots > p.state_out.slots ? p.state_in.slots : p.state_out.slots);
   block.packed_rows = packed_rows;
-  const int64_t count = block.rows.count;
-  const int64_t stages = block.slot < 0 ? 0 : (count + Tr::stage_tokens - 1) / Tr::stage_tokens;
+  const int count = uniform(static_cast<int>(block.rows.count));
+  const bool skipped = uniform(block.slot < 0 ? 1 : 0) != 0;
+  const int stages = skipped ? 0 : (count + Tr::stage_tokens - 1) / Tr::stage_tokens;
 
-  if (threadIdx.x >= Tr::chain_threads) {
+  if (uniform(static_cast<int>(threadIdx.x) / kWarp) >= Tr::chain_threads / kWarp) {
     Feed<Tr> feed(p, block);
     if (p.shape.cu_seqlens.data != nullptr) {
       if (n == 0) feed.write_zeros(0, block.rows.first);
       if (n == p.shape.sequences - 1) feed.write_zeros(block.rows.first + count, p.shape.tokens);
     }
-    if (block.slot < 0) feed.write_zeros(block.rows.first, block.rows.first + count);
+    if (skipped) feed.write_zeros(block.rows.first, block.rows.first + count);
     if (stages == 0) return;
 #pragma unroll 1
-    for (int64_t s = -1; s < stages; ++s) {
+    for (int s = -1; s < stages; ++s) {
       if (s < 0 || !pipelined) feed.fetch((s + 1) * Tr::stage_tokens);
       feed.store(shared.stage[(s + 1) % 2]);
       if (pipelined) feed.fetch((s + 2) * Tr::stage_tokens);
@@ -406,16 +407,15 @@ __global__ void __launch_bounds__(Tr::threads, Tr::blocks_a_multiprocessor)
     feed.write_outputs(shared.partial[(stages - 1) % 2], (stages - 1) * Tr::stage_tokens);
     return;
   }
-  if (block.slot < 0) return;
+  if (skipped) return;
   Chain<Tr> chain(p, block);
   if (stages > 0) {
     block_barrier<Tr::threads>();
     chain.begin(shared.stage[0]);
 #pragma unroll 1
-    for (int64_t s = 0; s < stages; ++s) {
-      const int64_t left = count - s * Tr::stage_tokens;
-      chain.run(shared.stage[s % 2], left < Tr::stage_tokens ? static_cast<int>(left) : Tr::stage_tokens,
-                shared.partial[s % 2]);
+    for (int s = 0; s < stages; ++s) {
+      const int left = count - s * Tr::stage_tokens;
+      chain.run(shared.stage[s % 2], left < Tr::stage_tokens ? left : Tr::stage_tokens, shared.partial[s % 2]);
       block_barrier<Tr::threads>();
     }
   }

@@ -21,14 +21,16 @@ enum class TileAccess : int32_t { along_columns, along_rows };
 inline TileAccess tile_access(const StateView& state) {
   return state.value_stride == 1 ? TileAccess::along_columns : TileAccess::along_rows;
 }
-// Whether four neighbouring values may be one access.
+// Whether four neighbouring values may be one access, and offsets within a head are 32-bit numbers.
 inline bool tile_aligned(const StateView& state) {
+  constexpr int64_t most = INT32_MAX / 256;  // K and V are at most 256
   const int64_t other = state.value_stride == 1 ? state.key_stride : state.value_stride;
-  return reinterpret_cast<uintptr_t>(state.data) % 16 == 0 && (state.slot_stride | state.head_stride | other) % 4 == 0;
+  return reinterpret_cast<uintptr_t>(state.data) % 16 == 0 &&
+         (state.slot_stride | state.head_stride | other) % 4 == 0 && other >= 0 && other <= most;
 }
 
-// aligned: four neighbouring values of a state may be one access. Known when compiled: where it is told at run time,
-// the two ways' loads end in moves, and a warp waits for its state before it has asked for its tokens.
+// aligned: four neighbouring values of a state may be one access (tile_aligned). Known when compiled: where it is told
+// at run time, the two ways' loads end in moves, and a warp waits for its state before it has asked for its tokens.
 template <int key_dim, TileAccess tile_access, bool tile_aligned>
 struct TileTraits {
   static constexpr int K = key_dim;
@@ -120,7 +122,7 @@ class Tile {
   // `column0`: of the tile in its head.
   __device__ __forceinline__ void load(const StateView& state, int64_t slot, int64_t head, int64_t column0) {
     const float* from = first(state, slot, head, column0);
-    for_each_vector(state, [&](int64_t offset, auto at) {
+    for_each_vector(state, [&](auto offset, auto at) {
       Floats x;
       if constexpr (Tr::aligned) {
         x = *reinterpret_cast<const Floats*>(from + offset);
@@ -128,13 +130,12 @@ class Tile {
 #pragma unroll
         for (int j = 0; j < vector; ++j) x.value[j] = from[offset + j];
       }
-#pragma unroll
-      for (int j = 0; j < vector; ++j) S_[at.m][at.row(j)][at.column(j)] = x.value[j];
+      put(at, x);
     });
   }
   __device__ __forceinline__ void store(const StateView& state, int64_t slot, int64_t head, int64_t column0) const {
     float* to = first(state, slot, head, column0);
-    for_each_vector(state, [&](int64_t offset, auto at) {
+    for_each_vector(state, [&](auto offset, auto at) {
       Floats x;
 #pragma unroll
       for (int j = 0; j < vector; ++j) x.value[j] = S_[at.m][at.row(j)][at.column(j)];
@@ -229,13 +230,16 @@ class Tile {
   };
   template <class F>
   __device__ __forceinline__ void for_each_vector(const StateView& state, F f) const {
+    using Offset = std::conditional_t<Tr::aligned, int32_t, int64_t>;
+    const auto row_stride = static_cast<Offset>(state.key_stride),
+               column_stride = static_cast<Offset>(state.value_stride);
 #pragma unroll
     for (int m = 0; m < Tr::quads; ++m) {
 #pragma unroll
       for (int i = 0; i < Tr::quad; i += along_rows ? vector : 1) {
 #pragma unroll
         for (int c = 0; c < Tr::columns; c += along_rows ? 1 : vector) {
-          f(along_rows ? row_of(m, i) + c * state.value_stride : row_of(m, i) * state.key_stride + c, Values{m, i, c});
+          f(along_rows ? row_of(m, i) + c * column_stride : row_of(m, i) * row_stride + c, Values{m, i, c});
         }
       }
     }
@@ -278,6 +282,11 @@ class Tile {
       }
       gather_at<distance / 2, 2 * known>(x);
     }
+  }
+
+  __device__ __forceinline__ void put(const Values& at, const Floats& x) {
+#pragma unroll
+    for (int j = 0; j < vector; ++j) S_[at.m][at.row(j)][at.column(j)] = x.value[j];
   }
 
   int lane_group_, group_, place_;

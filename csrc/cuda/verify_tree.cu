@@ -41,20 +41,15 @@ __device__ __forceinline__ int parent_of(const IndexView<2>& parents, int n, int
 }
 
 // The reciprocal norm of a row, and for keys its log.
-template <class Tr, class Element>
+template <class Tr>
 __device__ __forceinline__ float factor_of(const StepParams& p, const StepBlock& block, const View<4>& view, int t,
                                            bool writes_log) {
   const RecurrenceParams& rec = p.rec;
   const int first = static_cast<int>(threadIdx.x) % kWarp * Tr::lane_elements;
-  const Element* from = static_cast<const Element*>(view.data) + block.row(view.stride, t, block.at.key_head) + first;
-  Pack<Element, Tr::lane_elements> part;
-  if (p.packed_rows) {
-    part = *reinterpret_cast<const Pack<Element, Tr::lane_elements>*>(from);
-  } else {
-    part.gather(from);
-  }
+  RawPart<Tr::lane_elements> part;
+  part.load(view, block.row(view.stride, t, block.at.key_head) + first, p.packed_rows);
   float x[Tr::lane_elements], factor = 1.0f;
-  part.widen(x);
+  part.widen(rec.q.dtype, x);
   if (rec.qk_l2norm) factor = reciprocal_root(row_sum_of_squares(x) + rec.l2_eps);
   if (writes_log) {
     float* log = static_cast<float*>(rec.logs.k.data) + block.log_row(rec.logs.k.stride, t, block.at.key_head) + first;
@@ -67,19 +62,16 @@ __device__ __forceinline__ float factor_of(const StepParams& p, const StepBlock&
 template <class Tr>
 __device__ __forceinline__ void fill_table(const StepParams& p, const StepBlock& block, TreeTable& table) {
   const RecurrenceParams& rec = p.rec;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  with_element_of(rec.q.dtype, [&](auto element) {
-    using Element = decltype(element);
+  const int lane = threadIdx.x % kWarp, warp = uniform(static_cast<int>(threadIdx.x) / kWarp);
 #pragma unroll 1
-    for (int t = warp; t < block.count; t += block.threads / kWarp) {
-      const float k = factor_of<Tr, Element>(p, block, rec.k, t, block.writes_keys);
-      const float q = factor_of<Tr, Element>(p, block, rec.q, t, false);
-      if (lane == 0) {
-        table.k_factor[t] = k;
-        table.q_factor[t] = q;
-      }
+  for (int t = warp; t < block.count; t += block.threads / kWarp) {
+    const float k = factor_of<Tr>(p, block, rec.k, t, block.writes_keys);
+    const float q = factor_of<Tr>(p, block, rec.q, t, false);
+    if (lane == 0) {
+      table.k_factor[t] = k;
+      table.q_factor[t] = q;
     }
-  });
+  }
   for (int t = threadIdx.x; t < block.count; t += block.threads) {
     const float g = static_cast<const float*>(rec.g.data)[block.row(rec.g.stride, t, block.at.head)];
     table.alpha[t] = exact::exp(g);  // (1)
@@ -102,12 +94,14 @@ __device__ __forceinline__ void fill_table(const StepParams& p, const StepBlock&
 }
 
 template <class Tr>
-__global__ void __launch_bounds__(Tr::most_threads, 2) verify_tree_kernel(const __grid_constant__ StepParams p) {
+__global__ void __launch_bounds__(Tr::most_warps* kWarp, 1) verify_tree_kernel(const __grid_constant__ StepParams p) {
   __shared__ TreeTable table;
   __shared__ PairShared<Tr::most_warps> pair;
+  trigger_dependents();
+  wait_for_prerequisites();
   const RecurrenceParams& rec = p.rec;
   const StepBlock block = step_block<Tr, StepMode::verify>(p);
-  if (block.slot < 0) return write_zeros<Tr, StepMode::verify>(p, block, 0, block.count);
+  if (uniform(block.slot < 0)) return write_zeros<Tr, StepMode::verify>(p, block);
   TilePlace at = block.at;
   at.column0 += Tile<Tr>::first_column();
   Tile<Tr> tile;
@@ -130,12 +124,13 @@ __global__ void __launch_bounds__(Tr::most_threads, 2) verify_tree_kernel(const 
   int turn = 0;
 #pragma unroll 1
   for (int t = 0; t < block.count; ++t) {
-    if (table.parent[t] != t - 1) {
+    if (uniform(table.parent[t]) != t - 1) {
       tile.load(rec.state_in, block.slot, at.head, at.column0);
 #pragma unroll 1
       for (int w = 0; w < kSetWords; ++w) {
 #pragma unroll 1
-        for (uint32_t left = table.ancestors[t][w]; left != 0; left &= left - 1) {
+        for (auto left = static_cast<uint32_t>(uniform(static_cast<int>(table.ancestors[t][w]))); left != 0;
+             left &= left - 1) {
           const int ancestor = 32 * w + lowest_bit(left);
           float deltas[Tr::columns];
 #pragma unroll
@@ -169,12 +164,11 @@ __global__ void __launch_bounds__(Tr::most_threads, 2) verify_tree_kernel(const 
 const char* verify_tree(const RecurrenceParams& params, const StepLaunch& how, void* stream) {
   StepParams p = {};
   p.rec = params;
-  p.packed_rows = how.packed_rows;
-  return with_tile_traits<StepTraits>(params.heads.key_dim, tile_access(params.state_in), tile_aligned(params.state_in),
-                                      [&](auto traits) {
-                                        using Tr = decltype(traits);
-                                        return launch_step_kernel<Tr>(verify_tree_kernel<Tr>, p, how.warps, stream);
-                                      });
+  return with_tile_traits<StepTraits>(
+      params.heads.key_dim, tile_access(params.state_in), tile_aligned(params.state_in), [&](auto traits) {
+        using Tr = decltype(traits);
+        return launch_step_kernel<Tr, StepMode::verify>(verify_tree_kernel<Tr>, p, how, stream);
+      });
 }
 
 }  // namespace gdn::gpu

@@ -43,6 +43,14 @@ def split(*kernels: str) -> tuple[Arm, ...]:
     return tuple(Arm(kernels, {"GDN_SPLIT": value}) for value in (0, 1))
 
 
+def fused(*before: str, recurrence: str) -> tuple[Arm, ...]:
+    """A layer with the norm in the recurrence's kernel, and with many blocks a head and the norm apart."""
+    return (
+        Arm((*before, f"{recurrence}_norm"), {"GDN_SPLIT": 0}),
+        Arm((*before, recurrence, "gated_rms_norm"), {"GDN_SPLIT": 1}),
+    )
+
+
 def multiply(*states: Tensor) -> Peer:
     return Peer(MULTIPLY, lambda: [state.mul_(1.0) for state in states])
 
@@ -197,10 +205,10 @@ def decode() -> Iterator[Case]:
     yield _case("commit and verify of a tree", f"{rule}_commit_verify", TREE, split("commit", "verify_tree"),
                 commit_verify_calls, sequences=TREE_SEQUENCES, tree=True)  # fmt: skip
     for N, mark in LAYER_MARKS.items():
-        yield _case("layer", "gdn_decode_layer", 1, split(*layer, "step", "gated_rms_norm"), decode_layer_calls,
+        yield _case("layer", "gdn_decode_layer", 1, fused(*layer, recurrence="step"), decode_layer_calls,
                     sequences=N, marks=(mark,))  # fmt: skip
     for N in (1, 8):
-        yield _case("verify of a layer", "gdn_verify_layer", 4, split(*layer, "verify", "gated_rms_norm"),
+        yield _case("verify of a layer", "gdn_verify_layer", 4, fused(*layer, recurrence="verify"),
                     verify_layer_calls, sequences=N)  # fmt: skip
     yield _case("verify of a layer, a tree", "gdn_verify_layer", 8, split(*layer, "verify_tree", "gated_rms_norm"),
                 verify_layer_calls, sequences=TREE_SEQUENCES, tree=True)  # fmt: skip

@@ -100,8 +100,8 @@ void test_every_op_has_a_cpu_kernel() {
 }
 
 void test_cuda_kernels() {
-  constexpr const char* kDecodeLayer = "causal_conv1d, gdn_gates, step, gated_rms_norm";
-  constexpr const char* kVerifyLayer = "causal_conv1d, gdn_gates, verify, gated_rms_norm";
+  constexpr const char* kDecodeLayer = "causal_conv1d, gdn_gates, step_norm";
+  constexpr const char* kVerifyLayer = "causal_conv1d, gdn_gates, verify_norm";
   constexpr const char* kVerifyTreeLayer = "causal_conv1d, gdn_gates, verify_tree, gated_rms_norm";
   struct {
     Op op;
