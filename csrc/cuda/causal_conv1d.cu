@@ -13,8 +13,7 @@
 // is computed by one thread from its own inputs; 16-bit outputs by core/quick_silu.h where it can decide them.
 #include "cuda/device.h"
 
-#include "core/exact_math.h"
-#include "core/quick_silu.h"
+#include "cuda/conv_rows.cuh"
 #include "cuda/indices.cuh"
 #include "cuda/launch.h"
 #include "cuda/pack.cuh"
@@ -32,16 +31,10 @@ struct ConvTraits {
   static_assert(stage_tokens % batch_tokens == 0, "a stage is a whole number of batches");
 };
 
-struct ConvRows {
-  SequenceRows rows;
-  int64_t slot;
-  bool has_old;
-};
-
 // Where row t >= 0 of the sequence lies.
 template <class Element, class AnyView>
 __device__ __forceinline__ auto* row_at(const AnyView& view, const ConvRows& at, int64_t t, int64_t c) {
-  return static_cast<Element*>(view.data) + at.rows.batch * view.stride[0] + (at.rows.first + t) * view.stride[1] + c;
+  return static_cast<Element*>(view.data) + row_offset(view, at, t, c);
 }
 
 template <int channels, class Element>
@@ -55,76 +48,12 @@ __device__ __forceinline__ void load_row(const ConvParams& p, const ConvRows& at
                                          float (&out)[channels]) {
   if (t >= 0) return load_pack<channels>(row_at<const Element>(p.x, at, t, c)).widen(out);
 #pragma unroll
-  for (int i = 0; i < channels; ++i) {
-    out[i] = at.has_old ? load(p.state_in, at.slot * p.state_in.stride[0] + (c + i) * p.state_in.stride[1] +
-                                               (p.window + t) * p.state_in.stride[2])
-                        : 0.0f;
-  }
+  for (int i = 0; i < channels; ++i) out[i] = load_column(p, at, t, c + i);
 }
 
 template <class Element, int channels>
 __device__ __forceinline__ void store_zeros(const ConvParams& p, const ConvRows& at, int64_t t, int64_t c) {
   *reinterpret_cast<Pack<Element, channels>*>(row_at<Element>(p.y, at, t, c)) = {};
-}
-
-// A row of y from the sums over the taps.
-template <class Element, int channels>
-__device__ __forceinline__ void store_row(Element* y, const float (&sum)[channels], Activation activation) {
-  Pack<Element, channels> pack;
-  if constexpr (sizeof(Element) == 2 && channels % 2 == 0) {
-    if (activation == Activation::silu) {
-      bool decided = true;
-#pragma unroll
-      for (int w = 0; w < channels / 2; ++w) {
-        const float first = sum[2 * w], second = sum[2 * w + 1];
-        const quick::Rounded both = quick::round_both<Element>(first * quick::sigmoid(first, Approximate{}),
-                                                               second * quick::sigmoid(second, Approximate{}));
-        pack.word[w] = both.word;
-        decided = both.decided && quick::in_range(first) && quick::in_range(second) && decided;
-      }
-      if (__builtin_expect(decided, true)) {
-        *reinterpret_cast<Pack<Element, channels>*>(y) = pack;
-        return;
-      }
-    }
-  }
-  float exact_y[channels];
-#pragma unroll
-  for (int i = 0; i < channels; ++i) exact_y[i] = activation == Activation::silu ? exact::silu(sum[i]) : sum[i];
-  pack.narrow(exact_y);
-  *reinterpret_cast<Pack<Element, channels>*>(y) = pack;
-}
-
-// The window after the sequence: column j becomes element count + j of (old window, rows). Reads stay ahead of writes.
-__device__ __forceinline__ void slide_window(const ConvParams& p, const ConvRows& at, int64_t c) {
-  for (int64_t j = 0; j < p.window; ++j) {
-    const int64_t t = at.rows.count + j - p.window;  // a row, or where negative a column of the old window
-    float value = 0.0f;
-    if (t >= 0) {
-      value = load(p.x, at.rows.batch * p.x.stride[0] + (at.rows.first + t) * p.x.stride[1] + c);
-    } else if (at.has_old) {
-      value = load(p.state_in,
-                   at.slot * p.state_in.stride[0] + c * p.state_in.stride[1] + (p.window + t) * p.state_in.stride[2]);
-    }
-    store(p.state_out, at.slot * p.state_out.stride[0] + c * p.state_out.stride[1] + j * p.state_out.stride[2], value);
-  }
-}
-
-// Row number of the token `age` tokens before t along its branch; negative from the window's newest column on.
-__device__ __forceinline__ int64_t ancestor(const ConvParams& p, int64_t n, int64_t t, int64_t age) {
-  if (p.parents.data == nullptr) return t - age;
-  for (; age > 0 && t >= 0; --age) {
-    const int64_t parent = index_at(p.parents, n * p.parents.stride[0] + t * p.parents.stride[1]);
-    t = parent >= 0 && parent < t ? parent : -1;
-  }
-  return t >= 0 ? t : t - age;
-}
-
-// What a thread needs to know of a channel.
-template <int channels>
-__device__ __forceinline__ void load_bias(const ConvParams& p, int64_t c, float (&bias)[channels]) {
-#pragma unroll
-  for (int i = 0; i < channels; ++i) bias[i] = p.bias.data != nullptr ? load(p.bias, (c + i) * p.bias.stride[0]) : 0.0f;
 }
 
 // Rows [first, end) of the sequence by the taps in registers. `window`: width - 1 rows before the batch, then the
@@ -259,7 +188,7 @@ __global__ void __launch_bounds__(ConvTraits::block_threads, ConvTraits::residen
       for (int i = 0; i < channels; ++i) sum[i] = bias[i];
       for (int64_t j = 0; j < p.width; ++j) {
         float tap[channels];
-        load_row<Element>(p, at, ancestor(p, n, t, p.width - 1 - j), c, tap);
+        load_row<Element>(p, at, ancestor(p.parents, n, t, p.width - 1 - j), c, tap);
 #pragma unroll
         for (int i = 0; i < channels; ++i) {
           sum[i] = fmaf(load(p.weight, (c + i) * p.weight.stride[0] + j), tap[i], sum[i]);

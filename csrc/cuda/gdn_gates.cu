@@ -15,6 +15,7 @@
 #include "cuda/device.h"
 
 #include "core/exact_math.h"
+#include "cuda/gate_math.cuh"
 #include "cuda/launch.h"
 
 namespace gdn::gpu {
@@ -55,18 +56,6 @@ struct GatesKernelParams {
   int32_t value_heads;
   bool allow_neg_eigval;
 };
-
-// (15), rate = exp(A_log)
-__device__ __forceinline__ float log_decay(float a, float rate, float dt_bias) {
-  const float step = exact::softplus(a + dt_bias);
-  return step == 0.0f ? 0.0f : -(rate * step);
-}
-
-// (16)
-__device__ __forceinline__ float write_strength(float b, bool allow_neg_eigval) {
-  const float beta = exact::sigmoid(b);
-  return allow_neg_eigval ? 2.0f * beta : beta;
-}
 
 // `fixed`: the dtype of a and b, or any_dtype: they differ.
 constexpr int any_dtype = -1;
