@@ -64,6 +64,7 @@ struct StateView {
 constexpr int64_t kTileValues = 2048;
 
 constexpr int64_t kMaxWindowTokens = 128;  // draft tokens a sequence in a verify
+constexpr int64_t kMaxLayerTokens = 8;     // tokens a sequence in the fused layers
 
 struct HeadShape {
   int64_t key_heads = 0;    // H

@@ -37,6 +37,10 @@ const char* commit_verify(const CommitParams& commit, const RecurrenceParams& pa
 const char* commit(const CommitParams& params, int warps, void* stream);
 const char* conv_commit(const ConvCommitParams& params, void* stream);
 const char* causal_conv1d(const ConvParams& params, void* stream);
+// The convolution (SiLU) and the gates of a layer. The sequences are the batch's rows, of 1 to kMaxLayerTokens tokens,
+// and gates.size is [1, N, T]: no cu_seqlens, no has_initial_state. Windows are given; state_out is absent or their own
+// memory.
+const char* conv_gates(const ConvParams& conv, const GatesParams& gates, void* stream);
 const char* qk_l2norm(const L2NormParams& q, const L2NormParams& k, void* stream);
 const char* gdn_gates(const GatesParams& params, void* stream);
 const char* gated_rms_norm(const NormParams& params, void* stream);
