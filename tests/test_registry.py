@@ -443,14 +443,14 @@ sm_75:
   qk_l2norm: qk_l2norm
   gdn_gates: gdn_gates
   gated_rms_norm: gated_rms_norm
-  gdn_decode_layer_: causal_conv1d, gdn_gates, step_norm
-  gdn_verify_layer: causal_conv1d, gdn_gates, verify_norm
+  gdn_decode_layer_: conv_gates, step_norm
+  gdn_verify_layer: conv_gates, verify_norm
   gated_delta_rule 2048 tokens: rec_columns
   gated_delta_rule_ 2048 tokens: rec_columns
   gated_delta_rule_verify tree: verify_tree
   gated_delta_rule_commit_verify_ tree: commit, verify_tree
   causal_conv1d_verify tree: causal_conv1d
-  gdn_verify_layer tree: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm
+  gdn_verify_layer tree: conv_gates, verify_tree, gated_rms_norm
 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120:
   gated_delta_rule: step
   gated_delta_rule_: step
@@ -466,14 +466,14 @@ sm_80 sm_86 sm_89 sm_90 sm_100 sm_120:
   qk_l2norm: qk_l2norm
   gdn_gates: gdn_gates
   gated_rms_norm: gated_rms_norm
-  gdn_decode_layer_: causal_conv1d, gdn_gates, step_norm
-  gdn_verify_layer: causal_conv1d, gdn_gates, verify_norm
+  gdn_decode_layer_: conv_gates, step_norm
+  gdn_verify_layer: conv_gates, verify_norm
   gated_delta_rule 2048 tokens: rec_keyhead
   gated_delta_rule_ 2048 tokens: rec_keyhead
   gated_delta_rule_verify tree: verify_tree
   gated_delta_rule_commit_verify_ tree: commit, verify_tree
   causal_conv1d_verify tree: causal_conv1d
-  gdn_verify_layer tree: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm""",
+  gdn_verify_layer tree: conv_gates, verify_tree, gated_rms_norm""",
     )
 
 
@@ -559,12 +559,12 @@ gated_delta_rule_verify arch=sm_90 tokens=8 tree=True
   verify_tree [heads=1 columns=64] the only kernel for gated_delta_rule_verify of a tree on sm_90
     verify: takes a chain of tokens; this is a tree
 gdn_verify_layer arch=sm_90 tokens=8
-  causal_conv1d, gdn_gates, verify_norm [heads=1 columns=128] the first kernels that fit gdn_verify_layer on sm_90, measured in benchmarks/decode_h200.json
+  conv_gates, verify_norm [heads=1 columns=128] the first kernels that fit gdn_verify_layer on sm_90, measured in benchmarks/decode_h200.json
 gdn_verify_layer arch=sm_90 tokens=9 tree=True
   none [] T must be at most 8; got 9
-    causal_conv1d, gdn_gates, verify_norm: T must be at most 8; got 9
-    causal_conv1d, gdn_gates, verify, gated_rms_norm: T must be at most 8; got 9
-    causal_conv1d, gdn_gates, verify_tree, gated_rms_norm: T must be at most 8; got 9
+    conv_gates, verify_norm: T must be at most 8; got 9
+    conv_gates, verify, gated_rms_norm: T must be at most 8; got 9
+    conv_gates, verify_tree, gated_rms_norm: T must be at most 8; got 9
 gdn_gates arch=sm_90
   gdn_gates [] the only kernel for gdn_gates on sm_90
 gdn_gates arch=sm_70
@@ -762,11 +762,11 @@ def test_explain_a_tree(capsys: pytest.CaptureFixture[str]) -> None:
         """\
 op        gdn_verify_layer, N=1 T=8 H=16 HV=48 K=128 V=128, bfloat16, precision auto, a tree
 device    sm_90
-kernel    causal_conv1d, gdn_gates, verify_tree, gated_rms_norm
+kernel    conv_gates, verify_tree, gated_rms_norm
 config    heads=1, columns=64
 reason    the only kernels for gdn_verify_layer of a tree on sm_90
-rejected  causal_conv1d, gdn_gates, verify_norm: takes a chain of tokens; this is a tree
-rejected  causal_conv1d, gdn_gates, verify, gated_rms_norm: takes a chain of tokens; this is a tree
+rejected  conv_gates, verify_norm: takes a chain of tokens; this is a tree
+rejected  conv_gates, verify, gated_rms_norm: takes a chain of tokens; this is a tree
 switch    GDN_STEP=0 (environment): no effect on this decision
 switch    GDN_SPLIT=0 (built-in)
 switch    GDN_STEP_HEADS=unset (built-in)

@@ -271,12 +271,12 @@ gated_delta_rule_commit_verify_ chain, GDN_SPLIT=1: commit_verify heads=1 column
 gated_delta_rule_commit_verify_ tree, -: commit, verify_tree heads=1 columns=64
 gated_delta_rule_commit_verify_ tree, GDN_SPLIT=0: commit, verify_tree heads=1 columns=64
 gated_delta_rule_commit_verify_ tree, GDN_SPLIT=1: commit, verify_tree heads=1 columns=32
-gdn_verify_layer chain, -: causal_conv1d, gdn_gates, verify_norm heads=1 columns=128
-gdn_verify_layer chain, GDN_SPLIT=0: causal_conv1d, gdn_gates, verify_norm heads=1 columns=128
-gdn_verify_layer chain, GDN_SPLIT=1: causal_conv1d, gdn_gates, verify, gated_rms_norm heads=1 columns=32
-gdn_verify_layer tree, -: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm heads=1 columns=64
-gdn_verify_layer tree, GDN_SPLIT=0: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm heads=1 columns=64
-gdn_verify_layer tree, GDN_SPLIT=1: causal_conv1d, gdn_gates, verify_tree, gated_rms_norm heads=1 columns=32""",
+gdn_verify_layer chain, -: conv_gates, verify_norm heads=1 columns=128
+gdn_verify_layer chain, GDN_SPLIT=0: conv_gates, verify_norm heads=1 columns=128
+gdn_verify_layer chain, GDN_SPLIT=1: conv_gates, verify, gated_rms_norm heads=1 columns=32
+gdn_verify_layer tree, -: conv_gates, verify_tree, gated_rms_norm heads=1 columns=64
+gdn_verify_layer tree, GDN_SPLIT=0: conv_gates, verify_tree, gated_rms_norm heads=1 columns=64
+gdn_verify_layer tree, GDN_SPLIT=1: conv_gates, verify_tree, gated_rms_norm heads=1 columns=32""",
     )
 
 

@@ -1,5 +1,6 @@
-// gdn_decode_layer_ and gdn_verify_layer: a layer between its projections. Here the single kernels in turn, bit for bit
-// causal_conv1d_ -> gdn_gates -> gated_delta_rule_ (qk_l2norm) -> gated_rms_norm.
+// gdn_decode_layer_ and gdn_verify_layer: a layer between its projections, bit for bit
+// causal_conv1d_ -> gdn_gates -> gated_delta_rule_ (qk_l2norm) -> gated_rms_norm; on a GPU the first two are one
+// launch.
 
 #include <torch/csrc/stable/ops.h>
 
@@ -12,10 +13,12 @@
 #include "api/recurrence.h"
 #include "api/values.h"
 
+#if defined(GDN_WITH_CUDA)
+#include "cuda/launch.h"
+#endif
+
 namespace gdn::api {
 namespace {
-
-constexpr int64_t kMaxLayerTokens = 8;
 
 struct LayerArguments {
   const Tensor &qkv, &z, &a, &b, &conv_weight;
@@ -90,6 +93,17 @@ LayerShape layer_shape(const Checks& checks, const TensorInfo& qkv, const Tensor
   return {N, T, H, HV, K, V};
 }
 
+void run_conv_gates(const Launch& launch, const ConvCall& conv, const GatesCall& gates) {
+  if (launch.on_cpu()) {
+    run_convolution(launch, conv);
+    run_gates(launch, gates.params);
+    return;
+  }
+#if defined(GDN_WITH_CUDA)
+  launch.accepted(gpu::conv_gates(conv.params, gates.params, launch.stream()));
+#endif
+}
+
 LayerResult run_layer(const char* op, Backend backend, const LayerArguments& in, bool verify) {
   const Checks checks(op);
   const TensorInfo qkv = info("qkv", in.qkv), z = info("z", in.z), conv_state = info("conv_state", in.conv_state),
@@ -156,8 +170,7 @@ LayerResult run_layer(const char* op, Backend backend, const LayerArguments& in,
   recurrence.params.beta = view<3>(info("beta", beta));
   norm.output(result.y);
 
-  run_convolution(launch, conv);
-  run_gates(launch, gates.params);
+  run_conv_gates(launch, conv, gates);
   if (launch.decision().norm_fused) {
     recurrence.params.o.dtype = qkv.dtype();
     run_normed(launch, recurrence, norm.params);

@@ -32,9 +32,9 @@ constexpr Need kWindow = {false, false, kMaxWindowTokens};  // the tokens that a
 constexpr Need kDraft = {true, true, kMaxWindowTokens};
 constexpr Need kDraftChain = {true, true, kMaxWindowTokens, true};
 constexpr Need kFewTokens = {true, true, 16};
-constexpr Need kLayer = {true, true, 8};  // the fused layer's tokens
-constexpr Need kLayerFused = {true, true, 8, true, true};
-constexpr Need kLayerChain = {true, true, 8, true};
+constexpr Need kLayer = {true, true, kMaxLayerTokens};
+constexpr Need kLayerFused = {true, true, kMaxLayerTokens, true, true};
+constexpr Need kLayerChain = {true, true, kMaxLayerTokens, true};
 
 constexpr int64_t kMostBlockValues = 8 * kTileValues;  // of a block's state: eight warps
 
@@ -71,11 +71,11 @@ constexpr auto kExact = Precision::exact;
 constexpr int32_t kEarlyArch = 90;  // the first whose kernels may start before the one before them has ended
 
 // A fused layer is one launch after another.
-constexpr std::string_view kDecodeLayerFused = "causal_conv1d, gdn_gates, step_norm";
-constexpr std::string_view kVerifyLayerFused = "causal_conv1d, gdn_gates, verify_norm";
-constexpr std::string_view kDecodeLayer = "causal_conv1d, gdn_gates, step, gated_rms_norm";
-constexpr std::string_view kVerifyLayer = "causal_conv1d, gdn_gates, verify, gated_rms_norm";
-constexpr std::string_view kVerifyTreeLayer = "causal_conv1d, gdn_gates, verify_tree, gated_rms_norm";
+constexpr std::string_view kDecodeLayerFused = "conv_gates, step_norm";
+constexpr std::string_view kVerifyLayerFused = "conv_gates, verify_norm";
+constexpr std::string_view kDecodeLayer = "conv_gates, step, gated_rms_norm";
+constexpr std::string_view kVerifyLayer = "conv_gates, verify, gated_rms_norm";
+constexpr std::string_view kVerifyTreeLayer = "conv_gates, verify_tree, gated_rms_norm";
 
 // Of the rows that fit a request the first one serves it.
 // clang-format off

@@ -180,7 +180,7 @@ def _case(name: str, op: str, tokens: int, arms: tuple[Arm, ...], make: Callable
 
 
 def decode() -> Iterator[Case]:
-    rule, layer = "gated_delta_rule", ("causal_conv1d", "gdn_gates")
+    rule = "gated_delta_rule"
     for N, ratio in STEP_MARKS.items():
         marks = (Mark(ratio, MULTIPLY),) if N > 1 else ()
         yield _case("step", rule, 1, split("step"), step_calls, sequences=N, marks=marks)
@@ -205,10 +205,11 @@ def decode() -> Iterator[Case]:
     yield _case("commit and verify of a tree", f"{rule}_commit_verify", TREE, split("commit", "verify_tree"),
                 commit_verify_calls, sequences=TREE_SEQUENCES, tree=True)  # fmt: skip
     for N, mark in LAYER_MARKS.items():
-        yield _case("layer", "gdn_decode_layer", 1, fused(*layer, recurrence="step"), decode_layer_calls,
+        yield _case("layer", "gdn_decode_layer", 1, fused("conv_gates", recurrence="step"), decode_layer_calls,
                     sequences=N, marks=(mark,))  # fmt: skip
     for N in (1, 8):
-        yield _case("verify of a layer", "gdn_verify_layer", 4, fused(*layer, recurrence="verify"),
+        yield _case("verify of a layer", "gdn_verify_layer", 4, fused("conv_gates", recurrence="verify"),
                     verify_layer_calls, sequences=N)  # fmt: skip
-    yield _case("verify of a layer, a tree", "gdn_verify_layer", 8, split(*layer, "verify_tree", "gated_rms_norm"),
-                verify_layer_calls, sequences=TREE_SEQUENCES, tree=True)  # fmt: skip
+    yield _case("verify of a layer, a tree", "gdn_verify_layer", 8,
+                split("conv_gates", "verify_tree", "gated_rms_norm"), verify_layer_calls, sequences=TREE_SEQUENCES,
+                tree=True)  # fmt: skip

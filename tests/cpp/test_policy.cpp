@@ -100,9 +100,9 @@ void test_every_op_has_a_cpu_kernel() {
 }
 
 void test_cuda_kernels() {
-  constexpr const char* kDecodeLayer = "causal_conv1d, gdn_gates, step_norm";
-  constexpr const char* kVerifyLayer = "causal_conv1d, gdn_gates, verify_norm";
-  constexpr const char* kVerifyTreeLayer = "causal_conv1d, gdn_gates, verify_tree, gated_rms_norm";
+  constexpr const char* kDecodeLayer = "conv_gates, step_norm";
+  constexpr const char* kVerifyLayer = "conv_gates, verify_norm";
+  constexpr const char* kVerifyTreeLayer = "conv_gates, verify_tree, gated_rms_norm";
   struct {
     Op op;
     int64_t tokens;
