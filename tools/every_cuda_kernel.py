@@ -17,7 +17,7 @@ import torch
 from strata_gdn import _devices, registry
 from strata_gdn.parity import calls as table
 from strata_gdn.parity.call import Call
-from strata_gdn.parity.inputs import DTYPES, Heads
+from strata_gdn.parity.inputs import DTYPES, Heads, layer, tree
 from strata_gdn.parity.kernels import asked, shape_of
 
 STATES = [(K, layout, odd) for K in (64, 128, 256) for odd in (False, True) for layout in ("kv", "vk")]
@@ -36,6 +36,7 @@ def every_call() -> Iterator[Call]:
     for dtype in DTYPES:
         yield from _prompts(dtype)
         yield from _pointwise(dtype)
+        yield from _layers(dtype)
 
 
 def _on_states(heads: Heads, dtype: torch.dtype, layout: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -69,6 +70,17 @@ def _pointwise(dtype: torch.dtype) -> Iterator[Call]:
         yield Call("qk_l2norm", table.l2norm(dim, dtype))
         yield Call("gated_rms_norm", table.norm(5, dim, dtype))
     yield Call("gdn_gates", table.gates(7, 48, dtype))
+
+
+def _layers(dtype: torch.dtype) -> Iterator[Call]:
+    """One token and several, a tree: rows and windows with gaps and without."""
+    for adjust in (dict, table.odd, table.contiguous):
+        for tokens in (1, 5):
+            made = adjust(layer(Heads(1, 3, 64, 128), SEQUENCES, tokens, dtype, slots=SEQUENCES))
+            indices = torch.tensor([2, -1, 0])  # a skipped slot
+            yield Call("gdn_decode_layer_", made | {"state_indices": indices})
+            yield Call("gdn_verify_layer", made | {"state_indices": indices.int()})
+            yield Call("gdn_verify_layer", made | {"parents": tree(SEQUENCES, tokens)})
 
 
 def never_ran(arch: str, served: Iterable[str]) -> list[str]:

@@ -185,6 +185,11 @@ def odd(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: moved(value) for name, value in arguments.items()}
 
 
+def contiguous(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments, every tensor contiguous: a layer's usual rows and windows, which GPUs have a form for."""
+    return {name: x.contiguous() if isinstance(x, Tensor) else x for name, x in arguments.items()}
+
+
 # Scalars that are not the defaults.
 SCALED = {"scale": 0.5, "qk_l2norm": True, "l2_eps": 1e-5}
 LAYER_SCALED = {
@@ -321,6 +326,10 @@ MORE_CALLS: dict[str, Callable[[], dict[str, Any]]] = {
     "gated_rms_norm f16": lambda: norm(257, 128, F16, eps=1e-5),
     "gdn_decode_layer_ a layer's heads": lambda: layer(Heads(16, 48, 128, 128), 2, 2, slots=2),
     "gdn_verify_layer a layer's heads": lambda: layer(Heads(16, 32, 128, 128), 2, 8, F16, slots=2),
+    "gdn_decode_layer_ contiguous": lambda: contiguous(layer(Heads(16, 48, 128, 128), 2, 1, slots=3) | _slots(2)),
+    "gdn_decode_layer_ contiguous, tokens": lambda: contiguous(layer(SMALL, 3, 5, F16, slots=3) | _slots(3)),
+    "gdn_verify_layer contiguous": lambda: contiguous(layer(Heads(16, 48, 128, 128), 2, 4, slots=2) | _slots(2)),
+    "gdn_verify_layer contiguous, a tree": lambda: contiguous(layer(SMALL, 3, 8, slots=3) | {"parents": tree(3, 8)}),
 }  # fmt: skip
 
 
