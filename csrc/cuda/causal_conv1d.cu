@@ -56,6 +56,13 @@ __device__ __forceinline__ void store_zeros(const ConvParams& p, const ConvRows&
   *reinterpret_cast<Pack<Element, channels>*>(row_at<Element>(p.y, at, t, c)) = {};
 }
 
+// What a thread needs to know of a channel.
+template <int channels>
+__device__ __forceinline__ void load_bias(const ConvParams& p, int64_t c, float (&bias)[channels]) {
+#pragma unroll
+  for (int i = 0; i < channels; ++i) bias[i] = p.bias.data != nullptr ? load(p.bias, (c + i) * p.bias.stride[0]) : 0.0f;
+}
+
 // Rows [first, end) of the sequence by the taps in registers. `window`: width - 1 rows before the batch, then the
 // batch.
 template <class Element, int channels, int width>

@@ -38,6 +38,8 @@ namespace {
 
 struct ConvGatesTraits {
   static constexpr int most_threads = 256;
+  // Of a multiprocessor. Said, because some compilers, left to choose, spill registers to have room for more.
+  static constexpr int resident_blocks = 1;
   static constexpr int fewest_lanes = kWarp;  // threads of a block along the channels
   static constexpr int most_lanes = 128;
   // From so many blocks on they get larger instead of more: every card is full, and a block's start costs time too.
@@ -191,28 +193,30 @@ struct AnyConv {
   __device__ __forceinline__ void run(uint32_t n, uint32_t t, uint32_t tokens, int64_t c) const {
     const ConvRows at = {{n, 0, tokens}, slot_of(p.state_indices, n, p.slots), true};
     if (at.slot < 0) return store(p.y, row_offset(p.y, at, t, c), 0.0f);  // the whole block
-    float sum[channels];
-    load_bias(p, c, sum);
+    const uint32_t bias = p.bias.data != nullptr ? load_raw(p.bias.data, p.bias.dtype, c) : 0;
+    float sum = 0.0f;
+    const int width = static_cast<int>(p.width);
 #pragma unroll 1
-    for (int64_t first = 0; first < p.width; first += batch_taps) {
+    for (int first = 0; first < width; first += batch_taps) {
       uint32_t tap[batch_taps], weight[batch_taps];
       DType type[batch_taps];
 #pragma unroll
       for (int u = 0; u < batch_taps; ++u) {
-        const int64_t j = first + u < p.width ? first + u : p.width - 1;  // past the last tap: that one again
-        const int64_t row = ancestor(p.parents, n, t, p.width - 1 - j);
+        const int j = first + u < width ? first + u : width - 1;  // past the last tap: that one again
+        const int row = static_cast<int>(ancestor(p.parents, n, t, width - 1 - j));
         type[u] = row >= 0 ? p.x.dtype : p.state_in.dtype;
         tap[u] = load_raw(row >= 0 ? p.x.data : p.state_in.data, type[u],
                           row >= 0 ? row_offset(p.x, at, row, c) : column_offset(p, at, row, c));
         weight[u] = load_raw(p.weight.data, p.weight.dtype, c * p.weight.stride[0] + j);
       }
+      if (first == 0) sum = widen(bias, p.bias.dtype);  // after the loads: it waits for its own
 #pragma unroll
       for (int u = 0; u < batch_taps; ++u) {
-        const float next = fmaf(widen(weight[u], p.weight.dtype), widen(tap[u], type[u]), sum[0]);
-        sum[0] = first + u < p.width ? next : sum[0];
+        const float next = fmaf(widen(weight[u], p.weight.dtype), widen(tap[u], type[u]), sum);
+        sum = first + u < width ? next : sum;
       }
     }
-    store(p.y, row_offset(p.y, at, t, c), exact::silu(sum[0]));
+    store(p.y, row_offset(p.y, at, t, c), exact::silu(sum));
     if (p.state_out.data != nullptr) {
       if (tokens > 1) sync_block();  // the windows of the block have been read
       if (t == tokens - 1) slide_window(p, at, c);
@@ -250,7 +254,7 @@ struct ConvGatesKernelParams {
 };
 
 template <class Conv>
-__global__ void __launch_bounds__(ConvGatesTraits::most_threads)
+__global__ void __launch_bounds__(ConvGatesTraits::most_threads, ConvGatesTraits::resident_blocks)
     conv_gates_kernel(const __grid_constant__ ConvGatesKernelParams<Conv> p) {
   trigger_dependents();
   const uint32_t n = p.first_n + blockIdx.z, t = threadIdx.y;
@@ -363,8 +367,8 @@ const char* launch_element(const ConvParams& p, const GatesParams& gates, void* 
 }  // namespace
 
 const char* conv_gates(const ConvParams& conv, const GatesParams& gates, void* stream) {
-  if (conv.channels % ConvGatesTraits::head_dims != 0 || conv.channels > INT32_MAX) {
-    return "conv_gates takes a multiple of 64 channels, fewer than 2^31";
+  if (conv.channels % ConvGatesTraits::head_dims != 0 || conv.channels > INT32_MAX || conv.width > INT32_MAX) {
+    return "conv_gates takes a multiple of 64 channels, fewer than 2^31, and as many taps";
   }
   switch (conv.x.dtype) {
     case DType::bf16: return launch_element<bf16>(conv, gates, stream);

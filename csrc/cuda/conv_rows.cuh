@@ -30,13 +30,6 @@ __device__ __forceinline__ float load_column(const ConvParams& p, const ConvRows
   return at.has_old ? load(p.state_in, column_offset(p, at, t, c)) : 0.0f;
 }
 
-// What a thread needs to know of its channels.
-template <int channels>
-__device__ __forceinline__ void load_bias(const ConvParams& p, int64_t c, float (&bias)[channels]) {
-#pragma unroll
-  for (int i = 0; i < channels; ++i) bias[i] = p.bias.data != nullptr ? load(p.bias, (c + i) * p.bias.stride[0]) : 0.0f;
-}
-
 // The token that t >= 0 follows in a tree; -1: the window's newest column.
 __device__ __forceinline__ int64_t parent_of(const IndexView<2>& parents, int64_t n, int64_t t) {
   const int64_t parent = index_at(parents, n * parents.stride[0] + t * parents.stride[1]);
