@@ -76,7 +76,7 @@ const char* launch(CommitKernelParams& p, int warps, void* stream) {
     p.first_n = first;
     const dim3 grid(static_cast<unsigned>(of.head / of.block),
                     static_cast<unsigned>(p.heads.value_heads * p.num_layers), count);
-    return launch_kernel(commit_kernel<Tr>, {grid, of.block * kWarp, 0, false}, p, stream);
+    return launch_kernel(commit_kernel<Tr>, {grid, of.block * kWarp}, p, stream);
   });
 }
 

@@ -91,7 +91,7 @@ const char* conv_commit(const ConvCommitParams& params, void* stream) {
       p.first_n = first_n;
       const dim3 grid(static_cast<unsigned>((params.channels + kThreads - 1) / kThreads),
                       static_cast<unsigned>(p.num_layers), count);
-      return launch_kernel(conv_commit_kernel, {grid, kThreads, 0, false}, p, stream);
+      return launch_kernel(conv_commit_kernel, {grid, kThreads}, p, stream);
     });
     if (refused != nullptr) return refused;
   }

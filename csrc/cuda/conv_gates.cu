@@ -298,7 +298,7 @@ const char* launch(const Conv& conv, const ConvParams& p, const GatesParams& gat
   const auto blocks = params.gate_blocks + static_cast<uint32_t>(conv_blocks(lanes));
   return launch_by_sequences(p.shape.sequences, [&](int first_n, unsigned count) {
     params.first_n = static_cast<uint32_t>(first_n);
-    conv_gates_kernel<Conv><<<dim3(blocks, 1, count), block, 0, static_cast<Stream>(stream)>>>(params);
+    return launch_kernel(conv_gates_kernel<Conv>, {dim3(blocks, 1, count), block}, params, stream);
   });
 }
 

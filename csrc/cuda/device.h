@@ -231,14 +231,14 @@ const char* allow_shared_memory(Kernel kernel, int bytes) {
 // early: the kernel may start before the one before it has ended, and calls wait_for_prerequisites() itself. For
 // devices of sm_90 or newer.
 struct LaunchShape {
-  dim3 grid;
-  int block_threads, shared_bytes;
-  bool early;
+  dim3 grid, block;
+  int shared_bytes = 0;
+  bool early = false;
 };
 template <class Params>
 const char* launch_kernel(void (*kernel)(Params), const LaunchShape& shape, const Params& params, void* stream) {
 #if defined(__HIPCC__)
-  kernel<<<shape.grid, shape.block_threads, shape.shared_bytes, static_cast<Stream>(stream)>>>(params);
+  kernel<<<shape.grid, shape.block, shape.shared_bytes, static_cast<Stream>(stream)>>>(params);
   return launch_error();
 #else
   cudaLaunchAttribute attribute = {};
@@ -246,7 +246,7 @@ const char* launch_kernel(void (*kernel)(Params), const LaunchShape& shape, cons
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
-  config.blockDim = dim3(static_cast<unsigned>(shape.block_threads));
+  config.blockDim = shape.block;
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
   config.stream = static_cast<Stream>(stream);
   config.attrs = &attribute;

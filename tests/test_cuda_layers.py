@@ -1,0 +1,177 @@
+"""The fused layers on the GPU: the CPU's bits, whatever serves them, and those of their single ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cases
+import pytest
+import torch
+from cases import BF16, DTYPES, F16, F32, Call, Heads, index
+from compare import assert_same_bits
+from test_cuda import same_on_both
+from test_cuda_decode import launches
+from torch import Tensor
+
+from strata_gdn import ops, registry
+from strata_gdn.parity import calls
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.xdist_group("cuda"),
+]
+
+LAYERS = [("gdn_decode_layer_", False), ("gdn_verify_layer", False), ("gdn_verify_layer", True)]  # op, a tree
+
+
+def layer(
+    heads: Heads, tokens: int, dtype: torch.dtype = BF16, batch: int = 3, tree: bool = False, **more: Any
+) -> dict[str, Any]:
+    """A layer's arguments on pools with one slot more than sequences; the second sequence has none."""
+    made = cases.layer(heads, batch, tokens, dtype, slots=batch + 1, **more)
+    slots = [*range(2, batch + 1), 0]
+    if batch > 1:
+        slots[1] = -1
+    made["state_indices"] = index(*slots)
+    return made | ({"parents": cases.tree(batch, tokens)} if tree else {})
+
+
+@pytest.mark.parametrize("adjust", [dict, calls.contiguous, calls.odd])
+@pytest.mark.parametrize("tokens", range(1, 9))
+@pytest.mark.parametrize(("op", "tree"), LAYERS)
+def test_layers(op: str, tree: bool, tokens: int, adjust: Any) -> None:
+    same_on_both(Call(op, adjust(layer(Heads(1, 3, 128, 64), tokens, tree=tree))), f"{op}, T={tokens}")
+    same_on_both(Call(op, adjust(layer(Heads(2, 4, 64, 64), tokens, F16, 1, tree))), f"{op}, T={tokens}, N=1")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "heads", [*(Heads(2, 2 * group, 64, 128) for group in (1, 2, 3, 4)), Heads(1, 2, 256, 64), Heads(1, 1, 128, 256)]
+)
+@pytest.mark.parametrize(("op", "tree"), LAYERS)
+def test_layers_of_every_shape(op: str, tree: bool, heads: Heads, dtype: torch.dtype) -> None:
+    for adjust in (dict, contiguous):
+        same_on_both(Call(op, adjust(layer(heads, 4, dtype, tree=tree))), f"{op} {heads}")
+
+
+@pytest.mark.parametrize("columns", [0, 1, 3])
+@pytest.mark.parametrize("width", [2, 3, 4, 9])
+@pytest.mark.parametrize(("op", "tree"), LAYERS)
+def test_layers_with_every_window(op: str, tree: bool, width: int, columns: int) -> None:
+    """Windows of the columns that the taps need and of more."""
+    for dtype, state_dtype in ((BF16, BF16), (F16, F32), (F32, F32)):
+        for tokens in (1, 6):
+            sizes = {"width": width, "window": width - 1 + columns, "state_dtype": state_dtype}
+            made = calls.contiguous(layer(Heads(1, 2, 64, 64), tokens, dtype, tree=tree, **sizes))
+            same_on_both(Call(op, made), f"{op}, W={width}, T={tokens}, {dtype}")
+
+
+@pytest.mark.parametrize(("op", "tree"), LAYERS)
+def test_layers_of_mixed_dtypes(op: str, tree: bool) -> None:
+    """Weights and gates of other dtypes than the activations; no bias."""
+    for name in ("conv_weight", "conv_bias", "a", "b", "A_log", "dt_bias"):
+        for dtype in DTYPES:
+            made = calls.contiguous(layer(Heads(1, 2, 64, 64), 3, BF16, tree=tree))
+            same_on_both(Call(op, made | {name: made[name].to(dtype)}), f"{op}, {name} {dtype}")
+    made = calls.contiguous(layer(Heads(1, 2, 64, 64), 3, BF16, tree=tree, bias=False))
+    same_on_both(Call(op, made), f"{op} without a bias")
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("adjust", [dict, calls.contiguous])
+def test_layers_with_wrong_indices(adjust: Any, dtype: torch.dtype) -> None:
+    """Slots out of range, strided indices, none at all; parents that are no earlier tokens."""
+    far = torch.iinfo(dtype).max
+    for tokens in (1, 5):
+        made = adjust(layer(Heads(1, 2, 64, 64), tokens, batch=6))
+        made["state_indices"] = torch.tensor([[6, 0], [7, 0], [far, 0], [-far, 0], [0, 0], [-1, 0]], dtype=dtype)[:, 0]
+        for op in ("gdn_decode_layer_", "gdn_verify_layer"):
+            same_on_both(Call(op, made), f"{op}, T={tokens}")
+            same_on_both(Call(op, made | {"state_indices": None}), f"{op}, T={tokens}, slot n")
+        parents = torch.tensor([-7, 0, 1, far, 2], dtype=dtype)[:tokens].repeat(6, 1)
+        same_on_both(Call("gdn_verify_layer", made | {"parents": parents}), f"a tree of {tokens}")
+
+
+@pytest.mark.parametrize("adjust", [dict, calls.contiguous])
+@pytest.mark.parametrize("sequences", [1100, 2200])
+def test_layers_of_many_sequences(sequences: int, adjust: Any) -> None:
+    """So many that conv_gates has larger blocks."""
+    for tokens in (1, 2):
+        made = adjust(layer(Heads(1, 2, 64, 64), tokens, batch=sequences))
+        same_on_both(Call("gdn_decode_layer_", made), f"N={sequences}, T={tokens}")
+
+
+def test_layers_with_special_values() -> None:
+    values = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1e-40, 3e38, -8.0, -30.0, 20.0, 89.0, -104.0])
+    for op, tree in LAYERS:
+        for dtype in DTYPES:
+            made = calls.contiguous(layer(Heads(1, 3, 64, 64), 4, dtype, tree=tree))
+            for name in ("qkv", "conv_state", "conv_weight", "conv_bias", "a", "b", "A_log", "dt_bias"):
+                x = made[name]
+                special = values[torch.randint(len(values), x.shape)].to(x.dtype)
+                x.copy_(torch.where(torch.rand(x.shape) < 1 / 64, special, x))
+            same_on_both(Call(op, made), f"{op} {dtype}")
+
+
+def composed(made: dict[str, Any], heads: Heads, decode: bool) -> Tensor:
+    """A layer by the single ops; without `decode` the states are only read."""
+    slots = {"state_indices": made["state_indices"]}
+    branches = {} if decode else {"parents": made.get("parents")}
+    convolve = ops.causal_conv1d_ if decode else ops.causal_conv1d_verify
+    mixed = convolve(made["qkv"], made["conv_weight"], made["conv_bias"], made["conv_state"], **slots, **branches)
+    g, beta = ops.gdn_gates(made["a"], made["b"], made["A_log"], made["dt_bias"])
+    rule = ops.gated_delta_rule_ if decode else ops.gated_delta_rule_verify
+    inputs = cases.split(mixed, heads) | {"g": g, "beta": beta, "state": made["state"], "qk_l2norm": True}
+    o = rule(**inputs, **slots, **branches)
+    return ops.gated_rms_norm(o if decode else o[0], made["z"], made["norm_weight"])
+
+
+@pytest.mark.parametrize("adjust", [dict, calls.contiguous])
+@pytest.mark.parametrize(("op", "tree"), LAYERS)
+def test_a_layer_is_its_single_ops(op: str, tree: bool, adjust: Any) -> None:
+    heads = Heads(2, 6, 128, 128)
+    for tokens in range(1, 9):
+        made = Call(op, adjust(layer(heads, tokens, tree=tree)))
+        fused, apart = made.copy("cuda"), made.copy("cuda")
+        expected = composed(apart.arguments, heads, op == "gdn_decode_layer_")
+        assert_same_bits(fused.run()[0], expected, f"{op}, T={tokens}")
+        for (name, x), (_, y) in zip(fused.buffers(), apart.buffers(), strict=True):
+            assert_same_bits(x, y, f"{op}, T={tokens}: {name}")
+
+
+@pytest.mark.parametrize(("op", "tree"), LAYERS)
+def test_convolution_and_gates_of_a_layer_are_one_launch(op: str, tree: bool) -> None:
+    """With contiguous tensors it is the packed form, whatever the number of tokens."""
+    for tokens in (1, 4):
+        made = Call(op, calls.contiguous(layer(Heads(2, 6, 128, 128), tokens, tree=tree))).copy("cuda")
+        for kernel, expected in {"conv_gates_kernel": 1, "PackedConv": 1, "causal_conv1d": 0, "gdn_gates": 0}.items():
+            assert launches(made, kernel) == expected, kernel
+
+
+FUSED = [Heads(2, 6, 128, 128), Heads(1, 2, 64, 64), Heads(1, 4, 64, 256), Heads(1, 4, 128, 64), Heads(1, 2, 256, 64)]
+WIDE = [Heads(1, 3, 128, 256), Heads(1, 1, 256, 256)]
+
+
+@pytest.mark.parametrize("heads", [*FUSED, *WIDE])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_fused_layers(heads: Heads, dtype: torch.dtype) -> None:
+    """One kernel for step and norm where a block holds a whole head, whatever the dtypes and the heads a block."""
+    N = 3
+    for tokens, layout, activation in ((1, "kv", "silu"), (3, "vk", "sigmoid"), (8, "kv", "silu")):
+        made = cases.layer(heads, N, tokens, dtype, slots=N + 1, layout=layout) | {
+            "state_indices": index(*torch.randperm(N + 1)[:N].tolist()),
+            "state_layout": layout,
+            "norm_activation": activation,
+        }
+        made["state_indices"][0] = -1
+        if tokens == 3:
+            made["z"], made["norm_weight"] = made["z"].float(), made["norm_weight"].float()
+        for op in ("gdn_decode_layer_", "gdn_verify_layer"):
+            for count in (1, 4):
+                registry.reset_served()
+                with registry.overrides(GDN_STEP_HEADS=count):
+                    same_on_both(Call(op, made), f"{op} T={tokens} {layout}")
+                (served,) = registry.served()
+                assert served.endswith("gated_rms_norm" if heads in WIDE else ("step_norm", "verify_norm"))
+        if tokens == 8:
+            same_on_both(Call("gdn_decode_layer_", calls.odd(made)), "odd addresses")
