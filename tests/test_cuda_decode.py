@@ -12,9 +12,9 @@ from compare import assert_same_bits
 from test_cuda import same_on_both
 from torch import Tensor
 
-from strata_gdn import ops, registry
+from strata_gdn import _devices, ops, registry
 from strata_gdn.parity import calls
-from strata_gdn.parity.kernels import asked, shape_of
+from strata_gdn.parity.kernels import shape_of
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -79,9 +79,10 @@ def test_value_heads_a_block(heads: Heads, layout: str, tokens: int) -> None:
 def test_a_full_card() -> None:
     """So many sequences that the registry puts all value heads of a key head into a block."""
     heads, tokens = Heads(1, 3, 128, 128), 2
-    N = 6 * torch.cuda.get_device_properties(0).multi_processor_count
-    made = window(heads, tokens, BF16, N)
-    (decision, _), *_ = asked("gated_delta_rule_verify", torch.device("cuda"), **shape_of(made))
+    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
+    made = window(heads, tokens, BF16, 6 * multiprocessors)
+    arch = _devices.arch(torch.device("cuda"))
+    decision = registry.decide("gated_delta_rule_verify", arch=arch, sms=multiprocessors, **shape_of(made))
     assert decision.config["heads"] == "3"
     same_on_both(Call("gated_delta_rule_verify", made), "verify")
     same_on_both(Call("gated_delta_rule_", made), "step")

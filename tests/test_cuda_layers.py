@@ -50,7 +50,7 @@ def test_layers(op: str, tree: bool, tokens: int, adjust: Any) -> None:
 )
 @pytest.mark.parametrize(("op", "tree"), LAYERS)
 def test_layers_of_every_shape(op: str, tree: bool, heads: Heads, dtype: torch.dtype) -> None:
-    for adjust in (dict, contiguous):
+    for adjust in (dict, calls.contiguous):
         same_on_both(Call(op, adjust(layer(heads, 4, dtype, tree=tree))), f"{op} {heads}")
 
 
@@ -171,7 +171,17 @@ def test_fused_layers(heads: Heads, dtype: torch.dtype) -> None:
                 registry.reset_served()
                 with registry.overrides(GDN_STEP_HEADS=count):
                     same_on_both(Call(op, made), f"{op} T={tokens} {layout}")
-                (served,) = registry.served()
+                (served,) = (kernel for kernel in registry.served() if "cpu" not in kernel)
                 assert served.endswith("gated_rms_norm" if heads in WIDE else ("step_norm", "verify_norm"))
         if tokens == 8:
             same_on_both(Call("gdn_decode_layer_", calls.odd(made)), "odd addresses")
+
+
+def test_launches_of_the_recurrence() -> None:
+    """The kernels that the registry names are the ones that run."""
+    for op in ("gdn_decode_layer_", "gdn_verify_layer"):
+        made = Call(op, layer(Heads(2, 6, 128, 128), 1)).copy("cuda")
+        for split in (0, 1):
+            with registry.overrides(GDN_SPLIT=split):
+                counts = {kernel: launches(made, kernel) for kernel in ("step_kernel", "rec_lanes", "gated_rms_norm")}
+            assert counts == {"step_kernel": 1, "rec_lanes": 0, "gated_rms_norm": split}

@@ -145,12 +145,10 @@ void run_recurrence(const Launch& launch, const RecurrenceCall& call) {
   if (launch.on_cpu()) return cpu::rec_cpu(call.params, launch.isa(), torch_parallel());
 #if defined(GDN_WITH_CUDA)
   const policy::Decision& decision = launch.decision();
-  if (decision.kernel == "step") {
-    return launch.accepted(gpu::step(call.params, step_launch(decision, call.request), launch.stream()));
-  }
   const gpu::RecLaunch how = {decision.heads, decision.columns, packed_rows(call.request), decision.pipelined};
-  launch.accepted(decision.heads > 1 ? gpu::rec_keyhead(call.params, how, launch.stream())
-                                     : gpu::rec_columns(call.params, how, launch.stream()));
+  if (decision.kernel == "rec_keyhead") return launch.accepted(gpu::rec_keyhead(call.params, how, launch.stream()));
+  if (decision.kernel == "rec_columns") return launch.accepted(gpu::rec_columns(call.params, how, launch.stream()));
+  launch.accepted(gpu::step(call.params, step_launch(decision, call.request), launch.stream()));
 #endif
 }
 

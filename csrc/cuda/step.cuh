@@ -46,11 +46,11 @@ struct StepTraits : TileTraits<key_dim, access, aligned> {
   static constexpr int stage_tokens = 8;
   static constexpr int lane_elements = key_dim / kWarp;
   static constexpr int ahead_rows = 2;  // keys and queries of a warp that are under way together
-  // Threads of a multiprocessor that the registers leave room for; older architectures need a few more of them, and so
-  // does a state of single values.
+  // Threads of a multiprocessor that the registers leave room for. Older architectures need more of them, and so do a
+  // state of single values and a replay.
   static constexpr int resident_threads(StepMode mode) {
-    const bool few_registers = key_dim == 128 && mode != StepMode::commit_verify && kManyRegisters;
-    return !few_registers ? 256 : aligned ? 512 : 384;
+    if (key_dim != 128 || !kManyRegisters) return 256;
+    return aligned && mode != StepMode::commit_verify ? 512 : 384;
   }
 
   static_assert(stage_tokens <= kWarp, "the gates of a stage are loaded by one warp");
