@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import cases
@@ -20,6 +21,14 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
     pytest.mark.xdist_group("cuda"),
 ]
+
+
+@pytest.fixture(autouse=True, params=[0, 1], ids=["apart", "fused"])
+def fused(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Whether a layer is one launch wherever it fits."""
+    with registry.overrides(GDN_FUSED_LAYER=request.param):
+        yield request.param
+
 
 LAYERS = [("gdn_decode_layer_", False), ("gdn_verify_layer", False), ("gdn_verify_layer", True)]  # op, a tree
 
@@ -140,8 +149,12 @@ def test_a_layer_is_its_single_ops(op: str, tree: bool, adjust: Any) -> None:
 
 
 @pytest.mark.parametrize(("op", "tree"), LAYERS)
-def test_convolution_and_gates_of_a_layer_are_one_launch(op: str, tree: bool) -> None:
+def test_convolution_and_gates_of_a_layer_are_one_launch(op: str, tree: bool, fused: int) -> None:
     """With contiguous tensors it is the packed form, whatever the number of tokens."""
+    if fused and not tree:
+        made = Call(op, layer(Heads(2, 6, 128, 128), 4)).copy("cuda")
+        assert launches(made, "layer_kernel") == launches(made, "gdn::") == 1
+        return
     for tokens in (1, 4):
         made = Call(op, calls.contiguous(layer(Heads(2, 6, 128, 128), tokens, tree=tree))).copy("cuda")
         for kernel, expected in {"conv_gates_kernel": 1, "PackedConv": 1, "causal_conv1d": 0, "gdn_gates": 0}.items():
@@ -154,8 +167,9 @@ WIDE = [Heads(1, 3, 128, 256), Heads(1, 1, 256, 256)]
 
 @pytest.mark.parametrize("heads", [*FUSED, *WIDE])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_fused_layers(heads: Heads, dtype: torch.dtype) -> None:
+def test_fused_layers(heads: Heads, dtype: torch.dtype, fused: int) -> None:
     """One kernel for step and norm where a block holds a whole head, whatever the dtypes and the heads a block."""
+    kernels = ("decode_layer", "verify_layer") if fused else ("conv_gates, step_norm", "conv_gates, verify_norm")
     N = 3
     for tokens, layout, activation in ((1, "kv", "silu"), (3, "vk", "sigmoid"), (8, "kv", "silu")):
         made = cases.layer(heads, N, tokens, dtype, slots=N + 1, layout=layout) | {
@@ -172,16 +186,16 @@ def test_fused_layers(heads: Heads, dtype: torch.dtype) -> None:
                 with registry.overrides(GDN_STEP_HEADS=count):
                     same_on_both(Call(op, made), f"{op} T={tokens} {layout}")
                 (served,) = (kernel for kernel in registry.served() if "cpu" not in kernel)
-                assert served.endswith("gated_rms_norm" if heads in WIDE else ("step_norm", "verify_norm"))
+                assert served.endswith("gated_rms_norm") if heads in WIDE else served in kernels
         if tokens == 8:
             same_on_both(Call("gdn_decode_layer_", calls.odd(made)), "odd addresses")
 
 
-def test_launches_of_the_recurrence() -> None:
+def test_launches_of_the_recurrence(fused: int) -> None:
     """The kernels that the registry names are the ones that run."""
     for op in ("gdn_decode_layer_", "gdn_verify_layer"):
         made = Call(op, layer(Heads(2, 6, 128, 128), 1)).copy("cuda")
         for split in (0, 1):
             with registry.overrides(GDN_SPLIT=split):
                 counts = {kernel: launches(made, kernel) for kernel in ("step_kernel", "rec_lanes", "gated_rms_norm")}
-            assert counts == {"step_kernel": 1, "rec_lanes": 0, "gated_rms_norm": split}
+            assert counts == {"step_kernel": split or not fused, "rec_lanes": 0, "gated_rms_norm": split}

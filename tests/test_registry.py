@@ -29,6 +29,7 @@ CHOICES = {
     "GDN_STEP": ["0", "1"],
     "GDN_SPLIT": ["0", "1"],
     "GDN_STEP_HEADS": ["1", "2", "4"],
+    "GDN_FUSED_LAYER": ["0", "1"],
     "GDN_COMMIT_SPLIT": ["0", "1"],
     "GDN_CONVL2": ["0", "1"],
     "GDN_SEQ_SPLIT": ["0", "1", "7", "1024"],
@@ -94,6 +95,7 @@ GDN_PIPELINE | runtime | 0 or 1 | 1 | built-in
 GDN_STEP | runtime | 0 or 1 | 1 | built-in
 GDN_SPLIT | runtime | 0 or 1 | 0 | built-in
 GDN_STEP_HEADS | runtime | 1, 2 or 4 | None | built-in
+GDN_FUSED_LAYER | runtime | 0 or 1 | None | built-in
 GDN_COMMIT_SPLIT | runtime | 0 or 1 | None | built-in
 GDN_CONVL2 | runtime | 0 or 1 | 0 | built-in
 GDN_SEQ_SPLIT | runtime | a whole number from 0 to 1024 | None | built-in
@@ -198,6 +200,7 @@ GDN_PIPELINE must be 0 or 1; got 'yes'
 GDN_STEP must be 0 or 1; got 'yes'
 GDN_SPLIT must be 0 or 1; got 'yes'
 GDN_STEP_HEADS must be 1, 2 or 4; got 'yes'
+GDN_FUSED_LAYER must be 0 or 1; got 'yes'
 GDN_COMMIT_SPLIT must be 0 or 1; got 'yes'
 GDN_CONVL2 must be 0 or 1; got 'yes'
 GDN_SEQ_SPLIT must be a whole number from 0 to 1024; got '1025'
@@ -560,8 +563,10 @@ gated_delta_rule_verify arch=sm_90 tokens=8 tree=True
     verify: takes a chain of tokens; this is a tree
 gdn_verify_layer arch=sm_90 tokens=8
   conv_gates, verify_norm [heads=1 columns=128] the first kernels that fit gdn_verify_layer on sm_90, measured in benchmarks/decode_h200.json
+    verify_layer: N*HV=48 heads are more than the unknown number of SMs
 gdn_verify_layer arch=sm_90 tokens=9 tree=True
   none [] T must be at most 8; got 9
+    verify_layer: T must be at most 8; got 9
     conv_gates, verify_norm: T must be at most 8; got 9
     conv_gates, verify, gated_rms_norm: T must be at most 8; got 9
     conv_gates, verify_tree, gated_rms_norm: T must be at most 8; got 9
@@ -765,11 +770,13 @@ device    sm_90
 kernel    conv_gates, verify_tree, gated_rms_norm
 config    heads=1, columns=64
 reason    the only kernels for gdn_verify_layer of a tree on sm_90
+rejected  verify_layer: takes a chain of tokens; this is a tree
 rejected  conv_gates, verify_norm: takes a chain of tokens; this is a tree
 rejected  conv_gates, verify, gated_rms_norm: takes a chain of tokens; this is a tree
 switch    GDN_STEP=0 (environment): no effect on this decision
 switch    GDN_SPLIT=0 (built-in)
 switch    GDN_STEP_HEADS=unset (built-in)
+switch    GDN_FUSED_LAYER=unset (built-in)
 switch    GDN_EMULATE=unset (built-in)
 status 0""",
     )

@@ -396,8 +396,8 @@ def test_the_switches_that_an_op_goes_by() -> None:
 gated_delta_rule: GDN_KEYHEAD GDN_PIPELINE GDN_STEP GDN_SPLIT GDN_STEP_HEADS
 gated_delta_rule_verify: GDN_SPLIT GDN_STEP_HEADS
 gated_delta_rule_commit_verify_: GDN_SPLIT GDN_STEP_HEADS
-gdn_verify_layer: GDN_SPLIT GDN_STEP_HEADS
-gdn_decode_layer_: GDN_SPLIT GDN_STEP_HEADS
+gdn_verify_layer: GDN_SPLIT GDN_STEP_HEADS GDN_FUSED_LAYER
+gdn_decode_layer_: GDN_SPLIT GDN_STEP_HEADS GDN_FUSED_LAYER
 gated_delta_rule_commit_: -
 gated_delta_rule_commit_layers_: GDN_COMMIT_SPLIT
 causal_conv1d_commit_layers_: GDN_COMMIT_SPLIT

@@ -104,6 +104,17 @@ void run_conv_gates(const Launch& launch, const ConvCall& conv, const GatesCall&
 #endif
 }
 
+void run_in_one_launch(const Launch& launch, const ConvCall& conv, const GatesCall& gates,
+                       const RecurrenceCall& recurrence, const NormCall& norm) {
+#if defined(GDN_WITH_CUDA)
+  const auto kernel = recurrence.params.state_out ? gpu::decode_layer : gpu::verify_layer;
+  launch.accepted(kernel(conv.params, gates.params, recurrence.params, norm.params,
+                         step_launch(launch.decision(), recurrence.request), launch.stream()));
+#else
+  (void)launch, (void)conv, (void)gates, (void)recurrence, (void)norm;
+#endif
+}
+
 LayerResult run_layer(const char* op, Backend backend, const LayerArguments& in, bool verify) {
   const Checks checks(op);
   const TensorInfo qkv = info("qkv", in.qkv), z = info("z", in.z), conv_state = info("conv_state", in.conv_state),
@@ -155,12 +166,20 @@ LayerResult run_layer(const char* op, Backend backend, const LayerArguments& in,
   values.state_indices(in.state_indices, state.size(0), !verify);
   values.parents(in.parents);
 
+  recurrence.request.conv_width = conv.params.width;
   const Launch launch(op, backend, qkv.device_index, recurrence.request);
   const ScalarType type = in.qkv.scalar_type();
-  const Tensor mixed = empty(in.qkv, {N, T, C}, type), log_decay = empty(in.qkv, {N, T, HV}, ScalarType::Float),
-               beta = empty(in.qkv, {N, T, HV}, ScalarType::Float);
   LayerResult result{empty(in.qkv, {N, T, HV, V}, type), std::nullopt};
   if (verify) result.logs = allocate_logs(recurrence, in.qkv);
+  norm.output(result.y);
+  recurrence.params.o.dtype = qkv.dtype();
+  if (launch.decision().one_launch) {
+    run_in_one_launch(launch, conv, gates, recurrence, norm);
+    launch.count();
+    return result;
+  }
+  const Tensor mixed = empty(in.qkv, {N, T, C}, type), log_decay = empty(in.qkv, {N, T, HV}, ScalarType::Float),
+               beta = empty(in.qkv, {N, T, HV}, ScalarType::Float);
   conv.output(mixed);
   gates.output(log_decay, beta);
   recurrence.params.q = q.place(mixed);
@@ -168,11 +187,9 @@ LayerResult run_layer(const char* op, Backend backend, const LayerArguments& in,
   recurrence.params.v = v.place(mixed);
   recurrence.params.g = view<3>(info("g", log_decay));
   recurrence.params.beta = view<3>(info("beta", beta));
-  norm.output(result.y);
 
   run_conv_gates(launch, conv, gates);
   if (launch.decision().norm_fused) {
-    recurrence.params.o.dtype = qkv.dtype();
     run_normed(launch, recurrence, norm.params);
   } else {
     const Tensor o = empty(in.qkv, {N, T, HV, V}, type);

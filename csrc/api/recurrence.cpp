@@ -8,10 +8,6 @@
 #include "api/values.h"
 #include "cpu/cpu.h"
 
-#if defined(GDN_WITH_CUDA)
-#include "cuda/launch.h"
-#endif
-
 namespace gdn::api {
 policy::Precision parse_precision(const Checks& checks, const std::string& precision) {
   using policy::Precision;
@@ -134,11 +130,11 @@ bool packed_rows(const policy::Request& request) {
   return request.alignment_bytes >= vector_bytes;
 }
 
+}  // namespace
+
 gpu::StepLaunch step_launch(const policy::Decision& decision, const policy::Request& request) {
   return {tile_warps(decision, request.key_dim), decision.heads, packed_rows(request), decision.early};
 }
-
-}  // namespace
 #endif
 
 void run_recurrence(const Launch& launch, const RecurrenceCall& call) {

@@ -7,6 +7,9 @@
 
 #include "api/launch.h"
 #include "api/tensors.h"
+#if defined(GDN_WITH_CUDA)
+#include "cuda/launch.h"
+#endif
 
 namespace gdn::api {
 
@@ -60,6 +63,10 @@ void run_verify(const Launch& launch, const RecurrenceCall& call);
 void run_normed(const Launch& launch, const RecurrenceCall& call, const NormParams& norm);
 // Warps of a block of a CUDA kernel that holds states in tiles.
 int tile_warps(const policy::Decision& decision, int64_t key_dim);
+
+#if defined(GDN_WITH_CUDA)
+gpu::StepLaunch step_launch(const policy::Decision& decision, const policy::Request& request);
+#endif
 
 policy::Precision parse_precision(const Checks& checks, const std::string& precision);
 

@@ -20,6 +20,7 @@ struct Need {
   int64_t max_tokens;       // 0: any number
   bool chain = false;       // no tree
   bool whole_head = false;  // a block has all columns of a head: not with GDN_SPLIT=1
+  bool one_launch = false;  // of a fused layer
 };
 constexpr int64_t kHeadDims[] = {64, 128, 256};
 constexpr std::string_view kHeadDimWords = "64, 128 or 256";
@@ -34,8 +35,12 @@ constexpr Need kDraftChain = {true, true, kMaxWindowTokens, true};
 constexpr Need kFewTokens = {true, true, 16};
 constexpr Need kLayer = {true, true, kMaxLayerTokens};
 constexpr Need kLayerFused = {true, true, kMaxLayerTokens, true, true};
+constexpr Need kLayerOne = {true, true, kMaxLayerTokens, true, true, true};
 constexpr Need kLayerChain = {true, true, kMaxLayerTokens, true};
 
+constexpr int64_t kLayerTaps = 4;  // of the convolution in a layer of one launch
+constexpr int64_t kMostClusterBlocks = 8;
+constexpr int64_t kLayerRounds = 1;  // of such a layer's blocks, a head each, on the multiprocessors: more are slower
 constexpr int64_t kMostBlockValues = 8 * kTileValues;  // of a block's state: eight warps
 
 constexpr uint32_t bit(Switch id) { return uint32_t{1} << static_cast<uint32_t>(id); }
@@ -45,6 +50,7 @@ constexpr uint32_t kReadsPipeline = bit(Switch::pipeline);
 constexpr uint32_t kReadsKeyhead = bit(Switch::keyhead) | kReadsPipeline;
 constexpr uint32_t kReadsSplit = bit(Switch::split) | bit(Switch::step_heads);
 constexpr uint32_t kReadsStep = bit(Switch::step) | kReadsSplit;
+constexpr uint32_t kReadsFused = kReadsSplit | bit(Switch::fused_layer);
 constexpr uint32_t kReadsCommitSplit = bit(Switch::commit_split);
 constexpr uint32_t kReadsNone = 0;
 
@@ -102,8 +108,10 @@ constexpr Entry kTable[] = {
     {kCuda, 75, Op::commit_layers,    kExact, kHeads,      "commit",               kReadsCommitSplit, kDecodeH200},
     {kCuda, 75, Op::commit_verify,    kExact, kDraftChain, "commit_verify",        kReadsSplit,       kDecodeH200},
     {kCuda, 75, Op::commit_verify,    kExact, kDraft,      "commit, verify_tree",  kReadsSplit,       kOnlyKernel},
+    {kCuda, 90, Op::decode_layer,     kExact, kLayerOne,   "decode_layer",         kReadsFused,       kDecodeH200},
     {kCuda, 75, Op::decode_layer,     kExact, kLayerFused, kDecodeLayerFused,      kReadsSplit,       kDecodeH200},
     {kCuda, 75, Op::decode_layer,     kExact, kLayer,      kDecodeLayer,           kReadsSplit,       kDecodeH200},
+    {kCuda, 75, Op::verify_layer,     kExact, kLayerOne,   "verify_layer",         kReadsFused,       kDecodeH200},
     {kCuda, 75, Op::verify_layer,     kExact, kLayerFused, kVerifyLayerFused,      kReadsSplit,       kDecodeH200},
     {kCuda, 75, Op::verify_layer,     kExact, kLayerChain, kVerifyLayer,           kReadsSplit,       kDecodeH200},
     {kCuda, 75, Op::verify_layer,     kExact, kLayer,      kVerifyTreeLayer,       kReadsSplit,       kOnlyKernel},
@@ -238,8 +246,10 @@ void configure(const Entry& row, const Request& request, const Device& device, A
     decision->heads = static_cast<int32_t>(block_heads(request, device, seen, heads));
   }
   if (row.op == Op::commit || row.op == Op::commit_layers) decision->columns = columns(false);
+  decision->one_launch = row.need.one_launch;
+  if (row.need.one_launch) decision->heads = 1;
   decision->norm_fused = row.need.whole_head;
-  decision->early = row.need.whole_head && arch_of(device).number >= kEarlyArch;
+  decision->early = row.need.whole_head && !row.need.one_launch && arch_of(device).number >= kEarlyArch;
   if (row.reads & kReadsCommitSplit) decision->batched = number(Switch::commit_split) != 0;
 }
 
@@ -256,6 +266,17 @@ Cause unmet(const Entry& row, const Request& request, const Device& device, Arch
   if (row.need.chain && request.tree) return Cause::tree;
   if (row.need.whole_head && request.key_dim * request.value_dim > kMostBlockValues) return Cause::wide_head;
   if (row.need.whole_head && effective(overrides, Switch::split, &seen).number == 1) return Cause::split;
+  if (row.need.one_launch) {
+    const int32_t fused = effective(overrides, Switch::fused_layer, &seen).number;
+    if (request.conv_width != kLayerTaps) return Cause::conv_width;
+    if (row.op == Op::decode_layer && request.value_heads > kMostClusterBlocks * request.key_heads) {
+      return Cause::cluster;
+    }
+    if (fused == 0) return Cause::switched_off;
+    if (fused == kUnset && request.sequences * request.value_heads > kLayerRounds * device.sms) {
+      return Cause::busy_card;
+    }
+  }
   if ((row.reads & bit(Switch::step)) && effective(overrides, Switch::step, &seen).number == 0) {
     return Cause::switched_off;
   }
@@ -328,7 +349,20 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
                                                   : "T must be at most " + most + "; got " + got;
     }
     case Cause::tree: return "takes a chain of tokens; this is a tree";
-    case Cause::switched_off: return row.reads & bit(Switch::step) ? "GDN_STEP=0" : "GDN_KEYHEAD=0";
+    case Cause::switched_off:
+      return row.reads & bit(Switch::step)          ? "GDN_STEP=0"
+             : row.reads & bit(Switch::fused_layer) ? "GDN_FUSED_LAYER=0"
+                                                    : "GDN_KEYHEAD=0";
+    case Cause::conv_width:
+      return "takes a convolution of " + std::to_string(kLayerTaps) +
+             " taps; got W=" + std::to_string(request.conv_width);
+    case Cause::cluster:
+      return "takes at most " + std::to_string(kMostClusterBlocks) +
+             " value heads a key head; got H=" + std::to_string(request.key_heads) +
+             ", HV=" + std::to_string(request.value_heads);
+    case Cause::busy_card:
+      return "N*HV=" + std::to_string(request.sequences * request.value_heads) + " heads are more than the " +
+             (device.sms > 0 ? std::to_string(device.sms) : std::string("unknown number of")) + " SMs";
     case Cause::wide_head:
       return "its blocks have whole heads of K*V of at most " + std::to_string(kMostBlockValues) + "; got " +
              std::to_string(request.key_dim * request.value_dim);
@@ -374,6 +408,9 @@ std::string_view static_words(Cause cause) {
     case Cause::switched_off:
     case Cause::split:
     case Cause::wide_head:
+    case Cause::conv_width:
+    case Cause::cluster:
+    case Cause::busy_card:
     case Cause::head_group:
     case Cause::idle_card: return "no kernel for this shape";
   }

@@ -45,6 +45,7 @@ struct Request {
   int64_t key_dim = 128;      // K
   int64_t value_dim = 128;    // V
   int64_t layers = 1;         // L (commit_layers)
+  int64_t conv_width = 4;     // W (the fused layers)
   DType dtype = DType::bf16;  // of q, k, v or of x
   HeadMap head_map = HeadMap::grouped;
   Layout layout = Layout::kv;
@@ -74,6 +75,9 @@ enum class Cause : int32_t {
   switched_off,  // a switch says so
   split,         // GDN_SPLIT=1 divides what the kernel needs whole
   wide_head,     // a head's state is more than a block holds
+  conv_width,    // the convolution has another number of taps
+  cluster,       // more value heads a key head than blocks a cluster
+  busy_card,     // more heads than the card holds at once: other kernels are faster
   tree,          // the kernel takes a chain
   head_group,    // the value heads of a key head do not fit its threads
   idle_card,     // another kernel spreads these few heads over more of the card
@@ -91,6 +95,7 @@ struct Decision {
   Isa isa = Isa::baseline;    // CPU kernels
   int32_t heads = 0;          // value heads: of a thread (rec_columns, rec_keyhead), of a block (decode)
   int32_t columns = 0;        // value columns a block (CUDA kernels that work on states)
+  bool one_launch = false;    // the fused layers: all in one kernel
   bool norm_fused = false;    // the fused layers: the output norm is the step's epilogue
   bool early = false;         // the same: may start before the kernel before it has ended
   bool pipelined = true;      // rec_columns, rec_keyhead: the next tokens' loads are under way

@@ -47,6 +47,8 @@ constexpr Entry kTable[] = {
      "decode and verify steps: 1 over four blocks a head of V=128, 0 over as few as the kernels allow"},
     {Switch::step_heads, "GDN_STEP_HEADS", Form::choice, {"1", "2", "4"}, kUnset, kRuntime,
      "decode and verify steps: at most so many value heads of a key head in a block; unset: by tokens and card"},
+    {Switch::fused_layer, "GDN_FUSED_LAYER", Form::choice, {"0", "1"}, kUnset, kRuntime,
+     "decode_layer and verify_layer in one launch: 0 never, 1 wherever it fits; unset: for few sequences"},
     {Switch::commit_split, "GDN_COMMIT_SPLIT", Form::choice, {"0", "1"}, kUnset, kRuntime,
      "commits of all layers in one launch: 0 one launch a layer; unset: as 1, whatever GDN_SPLIT says"},
     {Switch::convl2, "GDN_CONVL2", Form::choice, {"0", "1"}, 0, kRuntime,

@@ -21,6 +21,7 @@ enum class Switch : int32_t {
   step,
   split,
   step_heads,
+  fused_layer,
   commit_split,
   convl2,
   seq_split,

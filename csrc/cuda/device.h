@@ -176,6 +176,19 @@ __device__ __forceinline__ void sync_lds() {
 #endif
 }
 
+// A barrier of the blocks of a cluster in two halves (sm_90 or newer): what came before every thread's first half has
+// been done when any thread's second half returns.
+__device__ __forceinline__ void arrive_in_cluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_cluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait;" ::: "memory");
+#endif
+}
+
 // Programmatic dependent launch (sm_90 or newer; elsewhere every kernel waits for the one before it). After the first
 // the next kernel of the stream may start, if it was launched `early` (launch_kernel); after the second all that the
 // kernels before this one have written is there.
@@ -228,12 +241,14 @@ const char* allow_shared_memory(Kernel kernel, int bytes) {
   return error == success ? nullptr : message(error);
 }
 
-// early: the kernel may start before the one before it has ended, and calls wait_for_prerequisites() itself. For
-// devices of sm_90 or newer.
+// For devices of sm_90 or newer:
+//   early        the kernel may start before the one before it has ended, and calls wait_for_prerequisites() itself
+//   cluster > 1  so many neighbouring blocks of a row of the grid are a cluster
 struct LaunchShape {
   dim3 grid, block;
   int shared_bytes = 0;
   bool early = false;
+  int cluster = 1;
 };
 template <class Params>
 const char* launch_kernel(void (*kernel)(Params), const LaunchShape& shape, const Params& params, void* stream) {
@@ -241,16 +256,24 @@ const char* launch_kernel(void (*kernel)(Params), const LaunchShape& shape, cons
   kernel<<<shape.grid, shape.block, shape.shared_bytes, static_cast<Stream>(stream)>>>(params);
   return launch_error();
 #else
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config = {};
+  if (shape.early) {
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = static_cast<unsigned>(shape.cluster);
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  }
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
   config.stream = static_cast<Stream>(stream);
-  config.attrs = &attribute;
-  config.numAttrs = shape.early ? 1 : 0;
+  config.attrs = attributes;
   cudaLaunchKernelEx(&config, kernel, params);
   return launch_error();
 #endif

@@ -31,6 +31,12 @@ const char* verify(const RecurrenceParams& params, const StepLaunch& how, void* 
 // and the weight at once, and what the kernel before them writes only after it has ended.
 const char* step_norm(const RecurrenceParams& params, const NormParams& norm, const StepLaunch& how, void* stream);
 const char* verify_norm(const RecurrenceParams& params, const NormParams& norm, const StepLaunch& how, void* stream);
+// The fused layers in one launch, for a convolution of four taps. What the single ops leave for each other (q, k, v, g,
+// beta and o) is not written. decode_layer: the value heads of a key head are a cluster of blocks, at most 8.
+const char* decode_layer(const ConvParams& conv, const GatesParams& gates, const RecurrenceParams& params,
+                         const NormParams& norm, const StepLaunch& how, void* stream);
+const char* verify_layer(const ConvParams& conv, const GatesParams& gates, const RecurrenceParams& params,
+                         const NormParams& norm, const StepLaunch& how, void* stream);
 const char* verify_tree(const RecurrenceParams& params, const StepLaunch& how, void* stream);
 const char* commit_verify(const CommitParams& commit, const RecurrenceParams& params, const StepLaunch& how,
                           void* stream);

@@ -74,7 +74,8 @@ struct RawPart {
   uint32_t word[n];
 
   // packed: the part is aligned as one access needs it.
-  __device__ __forceinline__ void load(const View<4>& view, int64_t offset, bool packed) {
+  template <int rank>
+  __device__ __forceinline__ void load(const View<rank>& view, int64_t offset, bool packed) {
     if (view.dtype == DType::f32) {
       fetch(static_cast<const float*>(view.data) + offset, packed);
     } else {

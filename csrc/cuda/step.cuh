@@ -33,11 +33,15 @@
 
 namespace gdn::gpu {
 
-enum class StepMode : int32_t { step, verify, commit_verify, step_norm, verify_norm };
+enum class StepMode : int32_t { step, verify, commit_verify, step_norm, verify_norm, decode_layer, verify_layer };
 template <StepMode mode>
-constexpr bool has_norm = mode == StepMode::step_norm || mode == StepMode::verify_norm;
+constexpr bool has_convolution = mode == StepMode::decode_layer || mode == StepMode::verify_layer;
 template <StepMode mode>
-constexpr bool writes_logs = mode != StepMode::step && mode != StepMode::step_norm;
+constexpr bool has_norm = mode == StepMode::step_norm || mode == StepMode::verify_norm || has_convolution<mode>;
+template <StepMode mode>
+constexpr bool writes_state = mode == StepMode::step || mode == StepMode::step_norm || mode == StepMode::decode_layer;
+template <StepMode mode>
+constexpr bool writes_logs = !writes_state<mode>;
 
 template <int key_dim, TileAccess access, bool aligned>
 struct StepTraits : TileTraits<key_dim, access, aligned> {
@@ -47,9 +51,11 @@ struct StepTraits : TileTraits<key_dim, access, aligned> {
   static constexpr int lane_elements = key_dim / kWarp;
   static constexpr int ahead_rows = 2;  // keys and queries of a warp that are under way together
   // Threads of a multiprocessor that the registers leave room for. Older architectures need more of them, and so do a
-  // state of single values and a replay.
+  // state of single values and a replay. A layer in one launch has a multiprocessor for each block.
   static constexpr int resident_threads(StepMode mode) {
-    if (key_dim != 128 || !kManyRegisters) return 256;
+    if (key_dim != 128 || !kManyRegisters || mode == StepMode::decode_layer || mode == StepMode::verify_layer) {
+      return 256;
+    }
     return aligned && mode != StepMode::commit_verify ? 512 : 384;
   }
 
@@ -262,7 +268,8 @@ __device__ __forceinline__ StepBlock step_block(const StepParams& p) {
 template <class Tr, StepMode mode>
 class StepTokens {
  public:
-  // `column0`: of the warp's tile. `outputs`: [stage_tokens][columns of the block], for the norm.
+  // `column0`: of the warp's tile. `outputs`: [stage_tokens][columns of the block], for the norm; with the convolution
+  // they take the place of its values.
   __device__ StepTokens(const StepParams& p, const StepBlock& block, StepStage<Tr>& stage, float* outputs,
                         const Tile<Tr>& tile, int column0)
       : p_(p), block_(block), stage_(stage), outputs_(outputs), owned_(column0 + tile.owned_column()) {}
@@ -286,8 +293,13 @@ class StepTokens {
     Sums sums = pair_sum<Tr, Tr::most_warps>(stage_.pair, turn_, {tile.dot(k), 0.0f});  // (2)
 #pragma unroll 1
     for (int i = 0; i < tokens; ++i) {
-      const float value = widen(value_, rec.v.dtype);
-      if (first + i + 1 < block_.count) fetch_value(first + i + 1);
+      float value;
+      if constexpr (has_convolution<mode>) {
+        value = outputs_[i * p_.columns + owned_];
+      } else {
+        value = widen(value_, rec.v.dtype);
+        if (first + i + 1 < block_.count) fetch_value(first + i + 1);
+      }
       const float delta = fmaf(-stage_.alpha[i], sums.u, value) * stage_.beta[i];  // (3)
       if constexpr (writes_logs<mode>) {
         if (stores) *d_log = delta;
@@ -396,7 +408,7 @@ __global__ void __launch_bounds__(Tr::resident_threads(mode), 1) step_kernel(con
       staged = first;
       tokens.run(tile, first, stage_count(first));
     }
-    if constexpr (mode == StepMode::step || mode == StepMode::step_norm) {
+    if constexpr (writes_state<mode>) {
       tile.store(rec.state_out, block.slot, block.at.head, column0);
     }
     if constexpr (has_norm<mode>) {
@@ -406,22 +418,29 @@ __global__ void __launch_bounds__(Tr::resident_threads(mode), 1) step_kernel(con
   }
 }
 
-// As many warps are taken as a head's columns have tiles for.
+// How the blocks divide the work: into p, and what a launch of p's sequences from first_n on needs. As many warps are
+// taken as a head's columns have tiles for.
 template <class Tr, StepMode mode>
-const char* launch_step_kernel(void (*kernel)(StepParams), StepParams p, const StepLaunch& how, void* stream) {
+LaunchShape divide_step(StepParams& p, const StepLaunch& how, unsigned sequences) {
   const HeadShape& heads = p.rec.heads;
   const TileWarps warps = tile_warps<Tr>(heads.value_dim, how.warps);
+  p.log2_column_blocks = 0;
   while (warps.block << p.log2_column_blocks < warps.head) ++p.log2_column_blocks;
   p.columns = static_cast<int>(heads.value_dim >> p.log2_column_blocks);
   p.group = static_cast<int>(heads.value_heads / heads.key_heads);
   p.heads = how.heads;
   p.packed_rows = how.packed_rows;
+  const dim3 grid(static_cast<unsigned>(p.group / p.heads) << p.log2_column_blocks,
+                  static_cast<unsigned>(heads.key_heads), sequences);
   const int output_bytes = has_norm<mode> ? Tr::stage_tokens * p.columns * static_cast<int>(sizeof(float)) : 0;
+  return {grid, warps.block * kWarp, output_bytes, how.early};
+}
+
+template <class Tr, StepMode mode>
+const char* launch_step_kernel(void (*kernel)(StepParams), StepParams p, const StepLaunch& how, void* stream) {
   return launch_by_sequences(p.rec.shape.sequences, [&](int first, unsigned count) {
     p.first_n = first;
-    const dim3 grid(static_cast<unsigned>(p.group / p.heads) << p.log2_column_blocks,
-                    static_cast<unsigned>(heads.key_heads), count);
-    return launch_kernel(kernel, {grid, warps.block * kWarp, output_bytes, how.early}, p, stream);
+    return launch_kernel(kernel, divide_step<Tr, mode>(p, how, count), p, stream);
   });
 }
 

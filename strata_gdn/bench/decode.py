@@ -43,11 +43,12 @@ def split(*kernels: str) -> tuple[Arm, ...]:
     return tuple(Arm(kernels, {"GDN_SPLIT": value}) for value in (0, 1))
 
 
-def fused(*before: str, recurrence: str) -> tuple[Arm, ...]:
-    """A layer with the norm in the recurrence's kernel, and with many blocks a head and the norm apart."""
+def fused(layer: str, recurrence: str) -> tuple[Arm, ...]:
+    """A layer in one launch, in two with the norm in the recurrence's kernel, and with the norm apart."""
     return (
-        Arm((*before, f"{recurrence}_norm"), {"GDN_SPLIT": 0}),
-        Arm((*before, recurrence, "gated_rms_norm"), {"GDN_SPLIT": 1}),
+        Arm((layer,), {"GDN_FUSED_LAYER": 1}),
+        Arm(("conv_gates", f"{recurrence}_norm"), {"GDN_FUSED_LAYER": 0}),
+        Arm(("conv_gates", recurrence, "gated_rms_norm"), {"GDN_SPLIT": 1}),
     )
 
 
@@ -205,10 +206,10 @@ def decode() -> Iterator[Case]:
     yield _case("commit and verify of a tree", f"{rule}_commit_verify", TREE, split("commit", "verify_tree"),
                 commit_verify_calls, sequences=TREE_SEQUENCES, tree=True)  # fmt: skip
     for N, mark in LAYER_MARKS.items():
-        yield _case("layer", "gdn_decode_layer", 1, fused("conv_gates", recurrence="step"), decode_layer_calls,
+        yield _case("layer", "gdn_decode_layer", 1, fused("decode_layer", "step"), decode_layer_calls,
                     sequences=N, marks=(mark,))  # fmt: skip
     for N in (1, 8):
-        yield _case("verify of a layer", "gdn_verify_layer", 4, fused("conv_gates", recurrence="verify"),
+        yield _case("verify of a layer", "gdn_verify_layer", 4, fused("verify_layer", "verify"),
                     verify_layer_calls, sequences=N)  # fmt: skip
     yield _case("verify of a layer, a tree", "gdn_verify_layer", 8,
                 split("conv_gates", "verify_tree", "gated_rms_norm"), verify_layer_calls, sequences=TREE_SEQUENCES,

@@ -19,6 +19,7 @@ GPU_SWITCHES = {
     "GDN_PIPELINE": (1, 0),
     "GDN_SPLIT": (0, 1),
     "GDN_STEP_HEADS": (1, 2, 4),
+    "GDN_FUSED_LAYER": (0, 1),
     "GDN_COMMIT_SPLIT": (1, 0),
 }
 # The arguments that have an op's key heads and its value heads, [.., T, H, K] and [.., T, HV, V].
