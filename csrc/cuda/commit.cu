@@ -26,7 +26,7 @@ struct CommitTraits : TileTraits<key_dim, access, aligned> {
   static constexpr int most_warps = 4;
   static constexpr int most_threads = most_warps * kWarp;
   // Blocks of a multiprocessor that the registers leave room for.
-  static constexpr int resident_blocks = key_dim == 256 || !kManyRegisters ? 2 : key_dim == 128 ? 4 : 3;
+  static constexpr int resident_blocks = key_dim == 256 || !kManyRegisters ? 2 : key_dim == 128 && kHopper ? 4 : 3;
 };
 
 // Kernel parameters are at most 4 KB everywhere.

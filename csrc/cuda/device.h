@@ -93,11 +93,16 @@ inline const char* launch_error() {
   return error == success ? nullptr : message(error);
 }
 
-// From Hopper on the compiler fits the state kernels into fewer registers.
+// From Hopper on the compiler fits the state kernels into fewer registers, the largest of them on Hopper alone.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr bool kManyRegisters = false;
 #else
 constexpr bool kManyRegisters = true;
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+constexpr bool kHopper = true;
+#else
+constexpr bool kHopper = false;
 #endif
 
 constexpr int kWarp = 32;  // RDNA kernels are compiled for wave32

@@ -47,7 +47,8 @@ class LayerChannel {
     const ConvParams& conv = p.conv;
 #pragma unroll
     for (int t = 0; t < most_tokens; ++t) {
-      if (t < tokens) x_[t] = load_raw(conv.x.data, conv.x.dtype, n * conv.x.stride[0] + t * conv.x.stride[1] + c);
+      if (t >= tokens) break;
+      x_[t] = load_raw(conv.x.data, conv.x.dtype, n * conv.x.stride[0] + t * conv.x.stride[1] + c);
     }
     weight_.load(conv.weight, c * conv.weight.stride[0], p.packed_weights);
     bias_ = conv.bias.data != nullptr ? load_raw(conv.bias.data, conv.bias.dtype, c * conv.bias.stride[0]) : 0;
@@ -70,17 +71,16 @@ class LayerChannel {
     for (int j = 0; j < older; ++j) newest[j] = widen(old_[j], conv.state_in.dtype);
 #pragma unroll
     for (int t = 0; t < most_tokens; ++t) {
-      if (t < tokens) {
-        const float x = widen(x_[t], conv.x.dtype);
-        float sum = bias;
+      if (t >= tokens) break;
+      const float x = widen(x_[t], conv.x.dtype);
+      float sum = bias;
 #pragma unroll
-        for (int j = 0; j < older; ++j) sum = fmaf(weight[j], newest[j], sum);
-        sum = fmaf(weight[older], x, sum);
-        to[t * stride] = rounded(conv.x.dtype, exact::silu(sum));
+      for (int j = 0; j < older; ++j) sum = fmaf(weight[j], newest[j], sum);
+      sum = fmaf(weight[older], x, sum);
+      to[t * stride] = rounded(conv.x.dtype, exact::silu(sum));
 #pragma unroll
-        for (int j = 0; j + 1 < older; ++j) newest[j] = newest[j + 1];
-        newest[older - 1] = x;
-      }
+      for (int j = 0; j + 1 < older; ++j) newest[j] = newest[j + 1];
+      newest[older - 1] = x;
     }
   }
 
@@ -97,7 +97,8 @@ class LayerChannels {
  public:
   static constexpr int rounds = 3;
 
-  __device__ LayerChannels(const LayerParams& p, const StepBlock& block) : p_(p), block_(block) {}
+  __device__ LayerChannels(const LayerParams& p, const StepBlock& block)
+      : p_(p), block_(block), warp_(uniform(static_cast<int>(threadIdx.x) / kWarp)) {}
 
   __device__ __forceinline__ void fetch_rows() {
     for_each([&](auto& channel, int, int64_t c) { channel.fetch_rows(p_, block_.at.n, c, block_.count); });
@@ -136,8 +137,9 @@ class LayerChannels {
     const int keys = static_cast<int>(gridDim.y) * Tr::K, all = 2 * Tr::K + p_.step.columns;
 #pragma unroll
     for (int i = 0; i < rounds; ++i) {
-      const int e = static_cast<int>(threadIdx.x) + i * block_.threads;
-      if (e >= all) break;
+      const int first = warp_ * kWarp + i * block_.threads;
+      if (first >= all) break;  // whole warps: so many channels are whole warps' worth
+      const int e = first + static_cast<int>(threadIdx.x) % kWarp;
       const int key = block_.at.key_head * Tr::K + e;
       f(channel_[i], e,
         e < Tr::K       ? key
@@ -148,6 +150,7 @@ class LayerChannels {
 
   const LayerParams& p_;
   const StepBlock& block_;
+  int warp_;
   LayerChannel<Tr::stage_tokens> channel_[rounds];
 };
 
@@ -229,17 +232,17 @@ __global__ void __launch_bounds__(Tr::resident_threads(mode), 1) layer_kernel(co
   wait_for_prerequisites();
   const RecurrenceParams& rec = p.step.rec;
   const StepBlock block = step_block<Tr, mode>(p.step);
-  OutputNormRows norm(p.step.norm, block.at.n, block.at.head);
+  OutputNormRows<true> norm(p.step.norm, block.at.n, block.at.head);
   LayerChannels<Tr> channels(p, block);
   LayerGates<Tr, mode> gates(p, block);
   channels.fetch_rows();
   gates.fetch();
-  norm.prefetch_rows(block.count);
+  norm.fetch(block.count);
   if (uniform(block.slot < 0)) {  // the whole cluster
     write_zeros<Tr, mode>(p.step, block);
     for (int e = threadIdx.x; e < block.count * p.step.columns; e += block.threads) outputs[e] = 0.0f;
     sync_lds();
-    norm.run(outputs, stage.norm_factor, block.count);
+    norm.run(outputs, block.count);
     return;
   }
   channels.fetch_windows();
@@ -251,16 +254,16 @@ __global__ void __launch_bounds__(Tr::resident_threads(mode), 1) layer_kernel(co
   gates.store(stage);
   sync_lds();
   normalise_rows<Tr, mode>(rec, block, stage);
-  sync_lds();
-  StepTokens<Tr, mode> tokens(p.step, block, stage, outputs, tile, column0);
-  tokens.run(tile, 0, block.count);
   if constexpr (writes_state<mode>) {
-    tile.store(rec.state_out, block.slot, block.at.head, column0);
     wait_for_cluster();
     channels.store_windows();
   }
   sync_lds();
-  norm.run(outputs, stage.norm_factor, block.count);
+  StepTokens<Tr, mode> tokens(p.step, block, stage, outputs, tile, column0);
+  tokens.run(tile, 0, block.count);
+  if constexpr (writes_state<mode>) tile.store(rec.state_out, block.slot, block.at.head, column0);
+  sync_lds();
+  norm.run(outputs, block.count);
 }
 
 template <StepMode mode>

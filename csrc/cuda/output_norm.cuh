@@ -1,8 +1,9 @@
 // The gated norm of a head's outputs in shared memory (docs/math.md, norms), the bits of gated_rms_norm: the step's
-// epilogue in the fused layers. A block has whole rows of V elements. The sum of squares of a row is a warp's: lane l
-// has its V/32 consecutive elements. Then each thread has pairs of neighbouring elements; their gates and weights
-// are sent for before the tokens are computed. Sync contract: the outputs are behind a barrier; one more between
-// the sums and the pairs.
+// epilogue in the fused layers. A block has whole rows of V elements. A thread has pairs of neighbouring elements; a
+// warp's pairs are of one row, whose sum of squares each of its warps adds up itself: lane l has the V/32 consecutive
+// elements from l V/32. ahead: the first pair's gate and weights are loaded before the tokens are computed; else they
+// are only sent for, into the cache, where registers belong to the state. Sync contract: the outputs are behind a
+// barrier.
 #pragma once
 
 #include "cuda/output_gate.cuh"
@@ -35,43 +36,43 @@ inline OutputNorm output_norm(const NormParams& p) {
           together % (2 * bytes) == 0};
 }
 
+template <bool ahead>
 class OutputNormRows {
  public:
   __device__ OutputNormRows(const OutputNorm& p, int n, int head)
       : p_(p), n_(n), head_(head), threads_(static_cast<int>(blockDim.x)) {}
 
-  // Sends for what the norm of `count` rows reads of memory, into the cache: registers belong to the state.
-  __device__ __forceinline__ void prefetch_rows(int count) {
+  // Of `count` rows.
+  __device__ __forceinline__ void fetch(int count) {
     const int pair = static_cast<int>(threadIdx.x);
-    prefetch(p_.weight.data, p_.weight.dtype, element(pair) * p_.weight.stride[0]);
-    for (int i = pair; i < pairs(count); i += threads_) prefetch(p_.z.data, p_.z.dtype, gate_at(i));
+    if constexpr (ahead) {
+      load_weights();
+      if (pair < pairs(count)) gate_.load(p_.z, gate_at(pair), p_.packed);
+    } else {
+      prefetch(p_.weight.data, p_.weight.dtype, element(pair) * p_.weight.stride[0]);
+      for (int i = pair; i < pairs(count); i += threads_) prefetch(p_.z.data, p_.z.dtype, gate_at(i));
+    }
   }
 
-  // values: [count][V], rounded as o's dtype keeps them; factors: [count].
-  __device__ __forceinline__ void run(const float* values, float* factors, int count) {
-    const int warp = uniform(static_cast<int>(threadIdx.x) / kWarp), lane = static_cast<int>(threadIdx.x) % kWarp;
-    const int lane_elements = (1 << p_.log2_dim) / kWarp;
+  // values: [count][V], rounded as o's dtype keeps them.
+  __device__ __forceinline__ void run(const float* values, int count) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, lane_elements = (1 << p_.log2_dim) / kWarp;
+    if constexpr (!ahead) load_weights();
 #pragma unroll 1
-    for (int t = warp; t < count; t += threads_ / kWarp) {
-      const float* x = values + (t << p_.log2_dim) + lane * lane_elements;
+    for (int first = uniform(static_cast<int>(threadIdx.x) / kWarp) * kWarp; first < pairs(count); first += threads_) {
+      const int pair = first + lane, t = first >> (p_.log2_dim - 1), c = element(pair);
+      if (!ahead || first >= threads_) gate_.load(p_.z, gate_at(pair), p_.packed);
+      const float* row = values + (t << p_.log2_dim);
       float sum = 0.0f;
-      for (int i = 0; i < lane_elements; ++i) sum = fmaf(x[i], x[i], sum);
+      for (int i = 0; i < lane_elements; ++i) {
+        const float x = row[lane * lane_elements + i];
+        sum = fmaf(x, x, sum);
+      }
       const float factor = reciprocal_root(warp_sum(sum) * p_.mean_of + p_.eps);
-      if (lane == 0) factors[t] = factor;
-    }
-    sync_lds();
-    float weight[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) weight[i] = load(p_.weight, (element(threadIdx.x) + i) * p_.weight.stride[0]);
-#pragma unroll 1
-    for (int pair = static_cast<int>(threadIdx.x); pair < pairs(count); pair += threads_) {
-      const int t = pair >> (p_.log2_dim - 1), c = element(pair);
-      RawPart<2> raw;
-      raw.load(p_.z, gate_at(pair), p_.packed);
       float z[2], x[2];
-      raw.widen(p_.z.dtype, z);
+      gate_.widen(p_.z.dtype, z);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) x[i] = values[(t << p_.log2_dim) + c + i] * factors[t] * weight[i];
+      for (int i = 0; i < 2; ++i) x[i] = row[c + i] * factor * widen(weight_[i], p_.weight.dtype);
       with_element_of(p_.y.dtype, [&](auto element) {
         using Element = decltype(element);
         auto* y = static_cast<Element*>(p_.y.data) + offset(p_.y.stride, t) + c;
@@ -88,9 +89,18 @@ class OutputNormRows {
     return n_ * stride[0] + t * stride[1] + head_ * stride[2];
   }
   __device__ int64_t gate_at(int pair) const { return offset(p_.z.stride, pair >> (p_.log2_dim - 1)) + element(pair); }
+  __device__ __forceinline__ void load_weights() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      weight_[i] =
+          load_raw(p_.weight.data, p_.weight.dtype, (element(static_cast<int>(threadIdx.x)) + i) * p_.weight.stride[0]);
+    }
+  }
 
   const OutputNorm& p_;
   int n_, head_, threads_;
+  uint32_t weight_[2];
+  RawPart<2> gate_;
 };
 
 }  // namespace gdn::gpu

@@ -56,7 +56,8 @@ struct StepTraits : TileTraits<key_dim, access, aligned> {
     if (key_dim != 128 || !kManyRegisters || mode == StepMode::decode_layer || mode == StepMode::verify_layer) {
       return 256;
     }
-    return aligned && mode != StepMode::commit_verify ? 512 : 384;
+    const bool large = mode == StepMode::commit_verify || (mode == StepMode::step_norm && !kHopper);
+    return aligned && !large ? 512 : 384;
   }
 
   static_assert(stage_tokens <= kWarp, "the gates of a stage are loaded by one warp");
@@ -68,7 +69,6 @@ struct alignas(16) StepStage {
   float k[Tr::stage_tokens][Tr::K];
   float q[Tr::stage_tokens][Tr::K];
   float alpha[Tr::stage_tokens], beta[Tr::stage_tokens];  // of one head
-  float norm_factor[Tr::stage_tokens];                    // of its outputs' rows
   PairShared<Tr::most_warps> pair;
 };
 
@@ -284,10 +284,13 @@ class StepTokens {
   __device__ __forceinline__ void run(Tile<Tr>& tile, int first, int tokens) {
     const RecurrenceParams& rec = p_.rec;
     const bool stores = tile.stores_owned();
-    int64_t o_at = block_.row(rec.o.stride, first, block_.at.head) + owned_;
+    // Offsets in a window, which has at most 128 tokens, are 32-bit numbers.
+    using Offset = std::conditional_t<writes_logs<mode>, int32_t, int64_t>;
+    const int64_t o_row = block_.row(rec.o.stride, first, block_.at.head);
+    Offset o_at = owned_, d_at = owned_;
     float* d_log = nullptr;
     if constexpr (writes_logs<mode>) {
-      d_log = static_cast<float*>(rec.logs.d.data) + block_.log_row(rec.logs.d.stride, first, block_.at.head) + owned_;
+      d_log = static_cast<float*>(rec.logs.d.data) + block_.log_row(rec.logs.d.stride, first, block_.at.head);
     }
     auto k = tile.row(stage_.k[0]);
     Sums sums = pair_sum<Tr, Tr::most_warps>(stage_.pair, turn_, {tile.dot(k), 0.0f});  // (2)
@@ -302,8 +305,8 @@ class StepTokens {
       }
       const float delta = fmaf(-stage_.alpha[i], sums.u, value) * stage_.beta[i];  // (3)
       if constexpr (writes_logs<mode>) {
-        if (stores) *d_log = delta;
-        d_log += rec.logs.d.stride[1];
+        if (stores) d_log[d_at] = delta;
+        d_at += static_cast<Offset>(rec.logs.d.stride[1]);
       }
       float deltas[Tr::columns];
       tile.spread(delta, deltas);
@@ -317,8 +320,8 @@ class StepTokens {
       if constexpr (has_norm<mode>) {
         if (stores) outputs_[i * p_.columns + owned_] = rounded(rec.o.dtype, o);
       } else {
-        if (stores) store(rec.o, o_at, o);
-        o_at += rec.o.stride[1];
+        if (stores) store(rec.o, o_row + o_at, o);
+        o_at += static_cast<Offset>(rec.o.stride[1]);
       }
     }
   }
@@ -366,14 +369,14 @@ __global__ void __launch_bounds__(Tr::resident_threads(mode), 1) step_kernel(con
 #pragma unroll 1
   for (int j = block.first_j; j < block.first_j + p.heads; ++j) {
     block.go_to(p, j);
-    OutputNormRows norm(p.norm, block.at.n, block.at.head);
+    const auto norm = [&] { return OutputNormRows<false>(p.norm, block.at.n, block.at.head); };
     if (skipped) wait_for_prerequisites();
     if (skipped || rec.shape.cu_seqlens.data != nullptr) write_zeros<Tr, mode>(p, block);
     if (skipped) {
       if constexpr (has_norm<mode>) {
         for (int e = threadIdx.x; e < block.count * p.columns; e += block.threads) outputs[e] = 0.0f;
         sync_lds();
-        norm.run(outputs, stage.norm_factor, block.count);
+        norm().run(outputs, block.count);
         sync_lds();
       }
       continue;
@@ -381,7 +384,7 @@ __global__ void __launch_bounds__(Tr::resident_threads(mode), 1) step_kernel(con
     const bool first_head = j == block.first_j;
     if constexpr (has_norm<mode>) {  // states are nobody's results that this kernel may be ahead of
       load();
-      norm.prefetch_rows(block.count);
+      norm().fetch(block.count);
       if (first_head) wait_for_prerequisites();
     }
     if (first_head) feed.fetch_rows(0, stage_count(0));
@@ -413,7 +416,7 @@ __global__ void __launch_bounds__(Tr::resident_threads(mode), 1) step_kernel(con
     }
     if constexpr (has_norm<mode>) {
       sync_lds();
-      norm.run(outputs, stage.norm_factor, block.count);
+      norm().run(outputs, block.count);
     }
   }
 }
