@@ -35,9 +35,12 @@ struct LayerParams {
 };
 
 constexpr int kLayerWidth = 4;  // of the convolution
+template <class Tr, StepMode mode>
+constexpr int layer_shared_bytes = step_shared_bytes<Tr, mode>;
 
-// A channel of the block, its taps and its rows on their way: raw values until they are used.
-template <int most_tokens>
+// A channel of the block: its taps, its window and its first row on their way, raw values until they are used. Later
+// rows are sent for into the cache: one piece of code serves all tokens, since at this size a cold instruction cache
+// counts.
 class LayerChannel {
  public:
   static constexpr int older = kLayerWidth - 1;
@@ -45,11 +48,10 @@ class LayerChannel {
   // Channel c of x. What does not wait for the slot.
   __device__ __forceinline__ void fetch_rows(const LayerParams& p, int n, int64_t c, int tokens) {
     const ConvParams& conv = p.conv;
-#pragma unroll
-    for (int t = 0; t < most_tokens; ++t) {
-      if (t >= tokens) break;
-      x_[t] = load_raw(conv.x.data, conv.x.dtype, n * conv.x.stride[0] + t * conv.x.stride[1] + c);
-    }
+    row_ = n * conv.x.stride[0] + c;
+    x_ = load_raw(conv.x.data, conv.x.dtype, row_);
+#pragma unroll 1
+    for (int t = 1; t < tokens; ++t) prefetch(conv.x.data, conv.x.dtype, row_ + t * conv.x.stride[1]);
     weight_.load(conv.weight, c * conv.weight.stride[0], p.packed_weights);
     bias_ = conv.bias.data != nullptr ? load_raw(conv.bias.data, conv.bias.dtype, c * conv.bias.stride[0]) : 0;
   }
@@ -69,10 +71,10 @@ class LayerChannel {
     const float bias = conv.bias.data != nullptr ? widen(bias_, conv.bias.dtype) : 0.0f;
 #pragma unroll
     for (int j = 0; j < older; ++j) newest[j] = widen(old_[j], conv.state_in.dtype);
-#pragma unroll
-    for (int t = 0; t < most_tokens; ++t) {
-      if (t >= tokens) break;
-      const float x = widen(x_[t], conv.x.dtype);
+#pragma unroll 1
+    for (int t = 0; t < tokens; ++t) {
+      const float x = widen(x_, conv.x.dtype);
+      if (t + 1 < tokens) x_ = load_raw(conv.x.data, conv.x.dtype, row_ + (t + 1) * conv.x.stride[1]);
       float sum = bias;
 #pragma unroll
       for (int j = 0; j < older; ++j) sum = fmaf(weight[j], newest[j], sum);
@@ -87,11 +89,12 @@ class LayerChannel {
   float newest[older];
 
  private:
-  uint32_t x_[most_tokens], old_[older], bias_;
+  int64_t row_;
+  uint32_t x_, old_[older], bias_;
   RawPart<kLayerWidth> weight_;
 };
 
-// The block's channels: q, then k of its key head, then v of its value head. Each thread has `rounds` of them.
+// The block's channels: q, then k of its key head, then v of its value head. Each thread has up to `rounds` of them.
 template <class Tr>
 class LayerChannels {
  public:
@@ -115,43 +118,48 @@ class LayerChannels {
   // After every block of the key head has read its windows.
   __device__ __forceinline__ void store_windows() {
     const ConvParams& conv = p_.conv;
-    for_each([&](auto& channel, int e, int64_t c) {
-      if (e < 2 * Tr::K && block_.first_j > 0) return;
-      if (conv.window == channel.older) {
+    if (conv.window == LayerChannel::older) {
+      for_each([&](auto& channel, int e, int64_t c) {
+        if (e < 2 * Tr::K && block_.first_j > 0) return;
+        const int64_t at = block_.slot * conv.state_out.stride[0] + c * conv.state_out.stride[1];
 #pragma unroll
         for (int j = 0; j < channel.older; ++j) {
-          store(conv.state_out,
-                block_.slot * conv.state_out.stride[0] + c * conv.state_out.stride[1] + j * conv.state_out.stride[2],
-                channel.newest[j]);
+          store(conv.state_out, at + j * conv.state_out.stride[2], channel.newest[j]);
         }
-      } else {
-        slide_window(conv, {{block_.batch, block_.first_row, block_.count}, block_.slot, true}, c);
-      }
-    });
+      });
+      return;
+    }
+    const ConvRows rows = {{block_.batch, block_.first_row, block_.count}, block_.slot, true};
+#pragma unroll 1
+    for (int e = static_cast<int>(threadIdx.x); e < count(); e += block_.threads) {
+      if (e >= 2 * Tr::K || block_.first_j == 0) slide_window(conv, rows, number(e));
+    }
   }
 
  private:
+  __device__ int count() const { return 2 * Tr::K + p_.step.columns; }
+  // Channel e of the block in x.
+  __device__ int64_t number(int e) const {
+    const int keys = static_cast<int>(gridDim.y) * Tr::K, key = block_.at.key_head * Tr::K + e;
+    if (e < Tr::K) return key;
+    return e < 2 * Tr::K ? keys + key - Tr::K : 2 * keys + block_.at.head * p_.step.columns + e - 2 * Tr::K;
+  }
   // f(channel, its number in the block, its number in x)
   template <class F>
   __device__ __forceinline__ void for_each(F f) {
-    const int keys = static_cast<int>(gridDim.y) * Tr::K, all = 2 * Tr::K + p_.step.columns;
 #pragma unroll
     for (int i = 0; i < rounds; ++i) {
       const int first = warp_ * kWarp + i * block_.threads;
-      if (first >= all) break;  // whole warps: so many channels are whole warps' worth
+      if (first >= count()) break;  // whole warps: so many channels are whole warps' worth
       const int e = first + static_cast<int>(threadIdx.x) % kWarp;
-      const int key = block_.at.key_head * Tr::K + e;
-      f(channel_[i], e,
-        e < Tr::K       ? key
-        : e < 2 * Tr::K ? keys + key - Tr::K
-                        : 2 * keys + block_.at.head * p_.step.columns + e - 2 * Tr::K);
+      f(channel_[i], e, number(e));
     }
   }
 
   const LayerParams& p_;
   const StepBlock& block_;
   int warp_;
-  LayerChannel<Tr::stage_tokens> channel_[rounds];
+  LayerChannel channel_[rounds];
 };
 
 // Lane t of the block's last warp has the gates of token t.
@@ -226,6 +234,7 @@ __device__ __forceinline__ void normalise_rows(const RecurrenceParams& rec, cons
 
 template <class Tr, StepMode mode>
 __global__ void __launch_bounds__(Tr::resident_threads(mode), 1) layer_kernel(const __grid_constant__ LayerParams p) {
+  if constexpr (writes_state<mode> && !kClusters) return;  // never launched there
   __shared__ StepStage<Tr> stage;
   extern __shared__ float outputs[];  // [stage_tokens][V]; the values before them
   trigger_dependents();
@@ -283,6 +292,7 @@ const char* launch_layer(const ConvParams& conv, const GatesParams& gates, const
                                         return launch_by_sequences(rec.shape.sequences, [&](int first, unsigned count) {
                                           p.step.first_n = first;
                                           LaunchShape shape = divide_step<Tr, mode>(p.step, how, count);
+                                          shape.shared_bytes = layer_shared_bytes<Tr, mode>;
                                           if (writes_state<mode>) shape.cluster = p.step.group;
                                           return launch_kernel(layer_kernel<Tr, mode>, shape, p, stream);
                                         });

@@ -72,6 +72,11 @@ struct alignas(16) StepStage {
   PairShared<Tr::most_warps> pair;
 };
 
+// Of the norm's outputs.
+template <class Tr, StepMode mode>
+constexpr int step_shared_bytes =
+    has_norm<mode> ? Tr::stage_tokens * (Tr::most_warps / Tr::tile_warps * Tr::tile_columns) * 4 : 0;
+
 struct StepParams {
   RecurrenceParams rec;
   int log2_column_blocks;  // of a head
@@ -435,8 +440,7 @@ LaunchShape divide_step(StepParams& p, const StepLaunch& how, unsigned sequences
   p.packed_rows = how.packed_rows;
   const dim3 grid(static_cast<unsigned>(p.group / p.heads) << p.log2_column_blocks,
                   static_cast<unsigned>(heads.key_heads), sequences);
-  const int output_bytes = has_norm<mode> ? Tr::stage_tokens * p.columns * static_cast<int>(sizeof(float)) : 0;
-  return {grid, warps.block * kWarp, output_bytes, how.early};
+  return {grid, warps.block * kWarp, step_shared_bytes<Tr, mode>, how.early};
 }
 
 template <class Tr, StepMode mode>
