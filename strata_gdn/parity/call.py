@@ -35,8 +35,9 @@ class Call:
                 return value
             old = value.untyped_storage()
             if old.data_ptr() not in storages:
-                same = old.device.type == device
-                storages[old.data_ptr()] = old.clone() if same else old.to(device=device)
+                # A tensor's, not a storage's own clone: it comes from the device's current allocator.
+                bytes_ = torch.empty(old.nbytes(), dtype=torch.uint8, device=device)
+                storages[old.data_ptr()] = bytes_.untyped_storage().copy_(old)
             new = storages[old.data_ptr()]
             empty = torch.empty(0, dtype=value.dtype, device=device)
             return empty.set_(new, value.storage_offset(), value.shape, value.stride())

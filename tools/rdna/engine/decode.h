@@ -1,0 +1,13 @@
+// From a kernel's disassembly to a program.
+#pragma once
+
+#include <string_view>
+
+#include "instruction.h"
+
+namespace rdna {
+
+// Throws Fault that names the instruction where a mnemonic, an operand or a modifier is not known.
+Program decode(std::string_view name, int generation, std::string_view disassembly);
+
+}  // namespace rdna
