@@ -50,9 +50,11 @@ class Kernel:
     shared_bytes: int
     private_bytes: int
     user_registers: tuple[str, ...]  # names in USER_REGISTERS
+    user_register_count: int  # with those behind them that nobody fills (gfx11 starts its block numbers late)
     group_ids: tuple[bool, bool, bool]  # in registers of their own
     private_segment: bool
     metadata: dict[str, Any]
+    base: int  # where the file's address 0 is
 
     def disassembly(self) -> str:
         return toolchain.disassembly(self.code, self.name)
@@ -74,9 +76,7 @@ class CodeObject:
             symbols = {s.name: s["st_value"] for s in elf.get_section_by_name(".symtab").iter_symbols()}
             metadata = self._metadata(elf)
         arch = metadata["amdhsa.target"].split("-")[-1].split(":")[0]
-        self.kernels = {
-            k[".name"]: self._kernel(k, arch, symbols[k[".symbol"]]) for k in metadata["amdhsa.kernels"]
-        }
+        self.kernels = {k[".name"]: self._kernel(k, arch, symbols[k[".symbol"]]) for k in metadata["amdhsa.kernels"]}
 
     @staticmethod
     def _metadata(elf: ELFFile) -> dict[str, Any]:
@@ -100,8 +100,8 @@ class CodeObject:
             raise ValueError(f"{metadata['.name']}: compiled for waves of 64 lanes; 32 are expected")
         filled = [(name, size) for bit, (name, size) in enumerate(USER_REGISTERS) if properties >> bit & 1]
         promised = resources >> 1 & 31
-        if sum(size for _, size in filled) != promised:
-            raise ValueError(f"{metadata['.name']}: {promised} user registers are expected; known are {filled}")
+        if sum(size for _, size in filled) > promised:
+            raise ValueError(f"{metadata['.name']}: {promised} user registers are expected; filled are {filled}")
         return Kernel(
             name=metadata[".name"],
             code=self.path,
@@ -111,7 +111,9 @@ class CodeObject:
             shared_bytes=shared,
             private_bytes=private,
             user_registers=tuple(name for name, _ in filled),
+            user_register_count=promised,
             group_ids=tuple(bool(resources >> bit & 1) for bit in (7, 8, 9)),
             private_segment=bool(resources & 1),
             metadata=metadata,
+            base=self.base,
         )

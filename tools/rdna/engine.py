@@ -54,7 +54,7 @@ def library() -> ctypes.CDLL:
     loaded.rdna_class_name.restype = ctypes.c_char_p
     loaded.rdna_program_delete.argtypes = [ctypes.c_void_p]
     loaded.rdna_program_new.argtypes = [
-        ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)
+        ctypes.c_char_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)
     ]  # fmt: skip
     loaded.rdna_memory_add.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_char_p]
     loaded.rdna_memory_remove.argtypes = [ctypes.c_uint64]
@@ -97,12 +97,12 @@ class Memory:
 class Program:
     """A kernel's instructions, decoded."""
 
-    def __init__(self, name: str, generation: int, disassembly: str) -> None:
+    def __init__(self, name: str, generation: int, base: int, disassembly: str) -> None:
         self._handle = ctypes.c_void_p()
         text = disassembly.encode()
         # The views into the text are gone when this returns: the engine has copied what it keeps.
         _checked(
-            library().rdna_program_new(name.encode(), generation, text, len(text), ctypes.byref(self._handle))
+            library().rdna_program_new(name.encode(), generation, base, text, len(text), ctypes.byref(self._handle))
         )
 
     def __del__(self) -> None:

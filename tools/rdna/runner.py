@@ -6,7 +6,7 @@ import ctypes
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,8 +135,16 @@ class Runner:
 
     def _program(self, kernel: Kernel) -> engine.Program:
         if kernel.name not in self._programs:
-            self._programs[kernel.name] = engine.Program(kernel.name, self.generation, kernel.disassembly())
+            self._programs[kernel.name] = self._decoded(kernel, kernel.disassembly())
         return self._programs[kernel.name]
+
+    def _decoded(self, kernel: Kernel, disassembly: str) -> engine.Program:
+        return engine.Program(kernel.name, self.generation, kernel.base, disassembly)
+
+    def edit(self, name: str, change: Callable[[str], str]) -> None:
+        """Runs other instructions in a kernel's place: faults planted in its disassembly."""
+        kernel = self._kernel(name)
+        self._programs[name] = self._decoded(kernel, change(kernel.disassembly()))
 
     @staticmethod
     def _fill_registers(description: engine.LaunchDescription, kernel: Kernel, arguments: int) -> None:
@@ -149,7 +157,7 @@ class Runner:
             if name not in values:
                 raise ValueError(f"{kernel.name} wants its {name}, which the runner does not have")
             registers += values[name]
-        description.user_register_count = len(registers)
+        description.user_register_count = kernel.user_register_count
         description.user_registers[: len(registers)] = registers
 
 

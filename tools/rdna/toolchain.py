@@ -108,9 +108,10 @@ def ops_library() -> Path:
     flags = {source: stable_flags for source in stable if source not in replaced}
     flags |= {HOST / "launch.cpp": stable_flags, HOST / "allocator.cpp": torch_flags}
     flags |= {source: [*HOST_SIDE, "-c"] for source in KERNELS}
+    folders = {source: [CSRC, INCLUDE] for source in flags} | {HOST / "allocator.cpp": [ENGINE]}
     objects = _in_parallel(
         lambda source: _compiled(
-            source, f"{source.parent.name}_{source.stem}.o", flags[source], [CSRC, INCLUDE, ENGINE], torch.__version__
+            source, f"{source.parent.name}_{source.stem}.o", flags[source], folders[source], torch.__version__
         ),
         flags,
     )

@@ -28,8 +28,8 @@ int caught(F f) {
   }
 }
 
-constexpr const char* kClassNames[] = {"valu",      "dual",       "transcendental", "matrix",  "salu",   "smem", "vmem_load",
-                                       "vmem_store", "lds",       "barrier",        "branch",  "wait",   "other"};
+constexpr const char* kClassNames[] = {"valu",       "dual", "transcendental", "matrix", "salu", "smem", "vmem_load",
+                                       "vmem_store", "lds",  "barrier",        "branch", "wait", "other"};
 static_assert(std::size(kClassNames) == static_cast<size_t>(Class::count), "a name a class");
 static_assert(kRdnaClasses == static_cast<int>(Class::count), "a count a class");
 
@@ -39,8 +39,9 @@ extern "C" {
 
 const char* rdna_error() { return g_error.c_str(); }
 
-int rdna_program_new(const char* name, int generation, const char* disassembly, size_t bytes, void** program) {
-  return caught([&] { *program = new Program(decode(name, generation, {disassembly, bytes})); });
+int rdna_program_new(const char* name, int generation, uint64_t base, const char* disassembly, size_t bytes,
+                     void** program) {
+  return caught([&] { *program = new Program(decode(name, generation, base, {disassembly, bytes})); });
 }
 
 void rdna_program_delete(void* program) { delete static_cast<Program*>(program); }

@@ -9,7 +9,9 @@ extern "C" {
 // 0, or -1 and a message.
 const char* rdna_error();
 
-int rdna_program_new(const char* name, int generation, const char* disassembly, size_t bytes, void** program);
+// `base`: where the code object's address 0 lies in memory.
+int rdna_program_new(const char* name, int generation, uint64_t base, const char* disassembly, size_t bytes,
+                     void** program);
 void rdna_program_delete(void* program);
 
 // Memory that kernels may touch; of memory that a host allocator hands out, only what is live.

@@ -21,20 +21,21 @@ void compare(Wave& w, const Instruction& in) {
   }
 }
 
-#define RDNA_COMPARE(condition, type, T, expression)                                                              \
-  {"v_cmp_" condition "_" type, compare<[](T a, T b) { return expression; }, T, T, false>},                       \
-      {"v_cmpx_" condition "_" type, compare<[](T a, T b) { return expression; }, T, T, true>}
-#define RDNA_ORDERED(type, T)                                                                                     \
-  RDNA_COMPARE("lt", type, T, a < b), RDNA_COMPARE("eq", type, T, a == b), RDNA_COMPARE("le", type, T, a <= b),   \
+#define RDNA_COMPARE(condition, type, T, expression)                                          \
+  {"v_cmp_" condition "_" type, compare<[](T a, T b) { return expression; }, T, T, false>}, { \
+    "v_cmpx_" condition "_" type, compare<[](T a, T b) { return expression; }, T, T, true>    \
+  }
+#define RDNA_ORDERED(type, T)                                                                                   \
+  RDNA_COMPARE("lt", type, T, a < b), RDNA_COMPARE("eq", type, T, a == b), RDNA_COMPARE("le", type, T, a <= b), \
       RDNA_COMPARE("gt", type, T, a > b), RDNA_COMPARE("ge", type, T, a >= b)
 #define RDNA_INTEGER(type, T) RDNA_ORDERED(type, T), RDNA_COMPARE("ne", type, T, a != b)
 // The conditions with an n hold for NaNs too.
-#define RDNA_FLOAT(type, T)                                                                                       \
-  RDNA_ORDERED(type, T), RDNA_COMPARE("lg", type, T, (a < b || a > b)),                                           \
-      RDNA_COMPARE("neq", type, T, !(a == b)), RDNA_COMPARE("nlt", type, T, !(a < b)),                            \
-      RDNA_COMPARE("nle", type, T, !(a <= b)), RDNA_COMPARE("ngt", type, T, !(a > b)),                            \
-      RDNA_COMPARE("nge", type, T, !(a >= b)), RDNA_COMPARE("nlg", type, T, !(a < b || a > b)),                   \
-      RDNA_COMPARE("o", type, T, (a == a && b == b)), RDNA_COMPARE("u", type, T, (a != a || b != b))
+#define RDNA_FLOAT(type, T)                                                                                      \
+  RDNA_ORDERED(type, T), RDNA_COMPARE("lg", type, T, (a < b || a > b)), RDNA_COMPARE("neq", type, T, !(a == b)), \
+      RDNA_COMPARE("nlt", type, T, !(a < b)), RDNA_COMPARE("nle", type, T, !(a <= b)),                           \
+      RDNA_COMPARE("ngt", type, T, !(a > b)), RDNA_COMPARE("nge", type, T, !(a >= b)),                           \
+      RDNA_COMPARE("nlg", type, T, !(a < b || a > b)), RDNA_COMPARE("o", type, T, (a == a && b == b)),           \
+      RDNA_COMPARE("u", type, T, (a != a || b != b))
 
 constexpr Entry kEntries[] = {
     RDNA_INTEGER("u16", uint16_t),

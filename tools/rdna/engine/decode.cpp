@@ -64,10 +64,10 @@ WaitLimits parse_wait(std::string_view name, const Instruction& in) {
     int shift;
   };
   constexpr Named kNamed[] = {
-      {"s_waitcnt_vscnt", Counter::store, 0},       {"s_wait_loadcnt", Counter::load, 0},
-      {"s_wait_storecnt", Counter::store, 0},       {"s_wait_dscnt", Counter::shared, 0},
-      {"s_wait_kmcnt", Counter::scalar, 0},         {"s_wait_loadcnt_dscnt", Counter::load, 8},
-      {"s_wait_loadcnt_dscnt", Counter::shared, 0}, {"s_wait_storecnt_dscnt", Counter::store, 8},
+      {"s_waitcnt_vscnt", Counter::store, 0},        {"s_wait_loadcnt", Counter::load, 0},
+      {"s_wait_storecnt", Counter::store, 0},        {"s_wait_dscnt", Counter::shared, 0},
+      {"s_wait_kmcnt", Counter::scalar, 0},          {"s_wait_loadcnt_dscnt", Counter::load, 8},
+      {"s_wait_loadcnt_dscnt", Counter::shared, 0},  {"s_wait_storecnt_dscnt", Counter::store, 8},
       {"s_wait_storecnt_dscnt", Counter::shared, 0},
   };
   constexpr int field = 0x3f;
@@ -125,8 +125,7 @@ Instruction decode_line(const Line& line) {
   Instruction first = decode_one(line.mnemonic, line.rest.substr(0, at));
   const std::string_view second = line.rest.substr(at + separator.size());
   const size_t space = second.find(' ');
-  first.other_half =
-      std::make_unique<Instruction>(decode_one(second.substr(0, space), trimmed(second.substr(space))));
+  first.other_half = std::make_unique<Instruction>(decode_one(second.substr(0, space), trimmed(second.substr(space))));
   first.touched |= first.other_half->touched;
   first.first_half = first.run;
   first.run = run_both;
@@ -137,32 +136,30 @@ bool is_branch(const Instruction& in) { return in.counted == Class::branch; }
 
 }  // namespace
 
-Program decode(std::string_view name, int generation, std::string_view disassembly) {
+Program decode(std::string_view name, int generation, uint64_t base, std::string_view disassembly) {
   Program program;
   program.name = name;
   program.generation = generation;
+  program.base = base;
   std::map<uint64_t, uint32_t> index_at;
-  std::vector<uint64_t> next_address;
   for (const std::string_view text : split(disassembly, '\n')) {
     const auto line = parse_line(text);
     if (!line) continue;
     try {
       Instruction in = decode_line(*line);
       in.text = line->text;
-      in.address = line->address;
+      in.next_address = line->next_address;
       in.immediate = line->low_bits;
       index_at[line->address] = static_cast<uint32_t>(program.instructions.size());
-      next_address.push_back(line->next_address);
       program.instructions.push_back(std::move(in));
     } catch (const Fault& fault) {
       throw Fault(program.name + ": " + fault.what() + " in '" + std::string(line->text) + "'");
     }
   }
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    Instruction& in = program.instructions[i];
+  for (Instruction& in : program.instructions) {
     if (!is_branch(in)) continue;
     constexpr int64_t word_bytes = 4;
-    const uint64_t to = next_address[i] + static_cast<uint64_t>(static_cast<int16_t>(in.op[0].integer) * word_bytes);
+    const uint64_t to = in.next_address + static_cast<uint64_t>(static_cast<int16_t>(in.op[0].integer) * word_bytes);
     const auto found = index_at.find(to);
     if (found == index_at.end()) throw Fault(program.name + ": '" + in.text + "' leads to no instruction");
     in.target = found->second;
@@ -173,9 +170,9 @@ Program decode(std::string_view name, int generation, std::string_view disassemb
 Handler find_handler(std::string_view name) {
   static const std::map<std::string_view, Handler> handlers = [] {
     std::map<std::string_view, Handler> all;
-    for (const auto entries : {vector_integer_entries(), vector_float_entries(), compare_entries(),
-                               cross_lane_entries(), matrix_entries(), scalar_entries(), memory_entries(),
-                               shared_entries(), control_entries()}) {
+    for (const auto entries :
+         {vector_integer_entries(), vector_float_entries(), compare_entries(), cross_lane_entries(), matrix_entries(),
+          scalar_entries(), memory_entries(), shared_entries(), control_entries()}) {
       for (const Entry& e : entries) all[e.name] = e.run;
     }
     return all;

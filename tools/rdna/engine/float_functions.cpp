@@ -99,8 +99,7 @@ DivScale divide_scale(float value, float denominator, float numerator) {
   if (biased_exponent(numerator) - biased_exponent(denominator) >= far) return {is_denominator ? up : value, true};
   if (is_denormal(denominator)) return {up, false};
   const bool small_reciprocal = is_denormal_as_float(1.0 / static_cast<double>(denominator));
-  const bool small_quotient =
-      is_denormal_as_float(static_cast<double>(numerator) / static_cast<double>(denominator));
+  const bool small_quotient = is_denormal_as_float(static_cast<double>(numerator) / static_cast<double>(denominator));
   if (small_reciprocal && small_quotient) return {is_denominator ? down : value, true};
   if (small_reciprocal) return {down, false};
   if (small_quotient) return {is_numerator ? up : value, true};

@@ -109,8 +109,8 @@ hipError_t hipLaunchKernel(const void* function, dim3 grid, dim3 block, void** a
     return remembered(hipErrorLaunchFailure);
   }
   const uint32_t grid_size[] = {grid.x, grid.y, grid.z}, block_size[] = {block.x, block.y, block.z};
-  const int refused = g_launcher(kernel->second.c_str(), grid_size, block_size, arguments,
-                                 static_cast<uint32_t>(shared_bytes));
+  const int refused =
+      g_launcher(kernel->second.c_str(), grid_size, block_size, arguments, static_cast<uint32_t>(shared_bytes));
   return remembered(refused != 0 ? hipErrorLaunchFailure : hipSuccess);
 }
 

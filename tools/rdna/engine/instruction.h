@@ -41,7 +41,7 @@ enum class Class : uint8_t {
 struct Operand {
   enum class Kind : uint8_t { none, vector, scalar, integer, real };
   Kind kind = Kind::none;
-  uint8_t words = 1;      // registers it names
+  uint8_t words = 1;  // registers it names
   uint16_t reg = 0;
   bool negate = false, absolute = false, sign_extend = false;
   uint8_t shift = 0, bits = 32;  // the part of a register: true16's halves, gfx10's SDWA
@@ -84,12 +84,13 @@ struct Instruction {
   Registers touched;       // read or written
   Registers written_late;  // by a load, when it arrives
   std::string text;
-  uint64_t address = 0;
+  uint64_t next_address = 0;
 };
 
 struct Program {
   std::string name;
   int generation;  // 10, 11, 12
+  uint64_t base;   // in memory, of the code object's address 0
   std::vector<Instruction> instructions;
 };
 

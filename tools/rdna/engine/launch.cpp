@@ -164,8 +164,8 @@ Counts run(const Launch& launch) {
       }
     }
   };
-  const auto threads = static_cast<size_t>(
-      std::min<uint64_t>(groups, static_cast<uint64_t>(std::max(1, launch.options.threads))));
+  const auto threads =
+      static_cast<size_t>(std::min<uint64_t>(groups, static_cast<uint64_t>(std::max(1, launch.options.threads))));
   std::vector<std::thread> others;
   for (size_t i = 1; i < threads; ++i) others.emplace_back(work);
   work();

@@ -56,8 +56,8 @@ uint8_t* buffer(Wave& w, const Instruction& in, int lane, uint32_t bytes, bool w
   if ((upper >> 16 & stride_bits) != 0) throw Fault("a buffer with a stride: only raw buffers are known");
   const uint32_t records = w.s[description.reg + 2];
   if (offset + bytes > records) {
-    throw Fault("out of bounds: " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
-                " of a buffer of " + std::to_string(records));
+    throw Fault("out of bounds: " + std::to_string(bytes) + " bytes at " + std::to_string(offset) + " of a buffer of " +
+                std::to_string(records));
   }
   const uint64_t base = w.s[description.reg] | static_cast<uint64_t>(upper & address_bits) << 32;
   return checked(w, base + offset, bytes, write);
@@ -86,20 +86,21 @@ void scalar_buffer_load(Wave& w, const Instruction& in) {
   load_scalars(w, in, (w.pair(in.op[1].reg) & address_bits) + offset, 4 * words);
 }
 
-#define RDNA_LOAD(space, name, locate, ...) {space "_load_" name, load_lanes<locate, Counter::load, Access{__VA_ARGS__}>}
+#define RDNA_LOAD(space, name, locate, ...) \
+  {space "_load_" name, load_lanes<locate, Counter::load, Access{__VA_ARGS__}>}
 #define RDNA_STORE(space, name, locate, data, ...) \
   {space "_store_" name, store_lanes<locate, Counter::store, data, Access{__VA_ARGS__}>}
-#define RDNA_SPACE(space, locate, data)                                                                           \
-  RDNA_LOAD(space, "b32", locate, 4), RDNA_LOAD(space, "b64", locate, 8), RDNA_LOAD(space, "b96", locate, 12),     \
-      RDNA_LOAD(space, "b128", locate, 16), RDNA_LOAD(space, "u8", locate, 1),                                     \
-      RDNA_LOAD(space, "u16", locate, 2), RDNA_LOAD(space, "i8", locate, 1, Place::sign_extended),                 \
-      RDNA_LOAD(space, "i16", locate, 2, Place::sign_extended),                                                    \
-      RDNA_LOAD(space, "d16_b16", locate, 2, Place::low_half),                                                     \
-      RDNA_LOAD(space, "d16_hi_b16", locate, 2, Place::high_half),                                                 \
-      RDNA_LOAD(space, "d16_u8", locate, 1, Place::low_half),                                                      \
-      RDNA_LOAD(space, "d16_hi_u8", locate, 1, Place::high_half), RDNA_STORE(space, "b32", locate, data, 4),       \
-      RDNA_STORE(space, "b64", locate, data, 8), RDNA_STORE(space, "b96", locate, data, 12),                       \
-      RDNA_STORE(space, "b128", locate, data, 16), RDNA_STORE(space, "b8", locate, data, 1),                       \
+#define RDNA_SPACE(space, locate, data)                                                                             \
+  RDNA_LOAD(space, "b32", locate, 4), RDNA_LOAD(space, "b64", locate, 8), RDNA_LOAD(space, "b96", locate, 12),      \
+      RDNA_LOAD(space, "b128", locate, 16), RDNA_LOAD(space, "u8", locate, 1), RDNA_LOAD(space, "u16", locate, 2),  \
+      RDNA_LOAD(space, "i8", locate, 1, Place::sign_extended),                                                      \
+      RDNA_LOAD(space, "i16", locate, 2, Place::sign_extended),                                                     \
+      RDNA_LOAD(space, "d16_b16", locate, 2, Place::low_half),                                                      \
+      RDNA_LOAD(space, "d16_hi_b16", locate, 2, Place::high_half),                                                  \
+      RDNA_LOAD(space, "d16_u8", locate, 1, Place::low_half),                                                       \
+      RDNA_LOAD(space, "d16_hi_u8", locate, 1, Place::high_half), RDNA_STORE(space, "b32", locate, data, 4),        \
+      RDNA_STORE(space, "b64", locate, data, 8), RDNA_STORE(space, "b96", locate, data, 12),                        \
+      RDNA_STORE(space, "b128", locate, data, 16), RDNA_STORE(space, "b8", locate, data, 1),                        \
       RDNA_STORE(space, "b16", locate, data, 2), RDNA_STORE(space, "d16_hi_b8", locate, data, 1, Place::high_half), \
       RDNA_STORE(space, "d16_hi_b16", locate, data, 2, Place::high_half)
 

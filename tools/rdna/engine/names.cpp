@@ -42,38 +42,25 @@ constexpr Renamed kNames[] = {
 };
 
 constexpr Renamed kSharedPrefixes[] = {
-    {"ds_read2st64_", "ds_load_2addr_stride64_"},
-    {"ds_read2_", "ds_load_2addr_"},
-    {"ds_read_", "ds_load_"},
-    {"ds_write2st64_", "ds_store_2addr_stride64_"},
-    {"ds_write2_", "ds_store_2addr_"},
-    {"ds_write_", "ds_store_"},
+    {"ds_read2st64_", "ds_load_2addr_stride64_"},   {"ds_read2_", "ds_load_2addr_"},   {"ds_read_", "ds_load_"},
+    {"ds_write2st64_", "ds_store_2addr_stride64_"}, {"ds_write2_", "ds_store_2addr_"}, {"ds_write_", "ds_store_"},
 };
 
 // gfx10's names of what a load or a store moves.
 constexpr Renamed kMemoryEndings[] = {
-    {"_dword", "_b32"},
-    {"_dwordx2", "_b64"},
-    {"_dwordx3", "_b96"},
-    {"_dwordx4", "_b128"},
-    {"_dwordx8", "_b256"},
-    {"_dwordx16", "_b512"},
-    {"_ubyte", "_u8"},
-    {"_sbyte", "_i8"},
-    {"_ushort", "_u16"},
-    {"_sshort", "_i16"},
-    {"_ubyte_d16", "_d16_u8"},
-    {"_ubyte_d16_hi", "_d16_hi_u8"},
-    {"_short_d16", "_d16_b16"},
-    {"_short_d16_hi", "_d16_hi_b16"},
-    {"_byte", "_b8"},
-    {"_byte_d16_hi", "_d16_hi_b8"},
+    {"_dword", "_b32"},         {"_dwordx2", "_b64"},
+    {"_dwordx3", "_b96"},       {"_dwordx4", "_b128"},
+    {"_dwordx8", "_b256"},      {"_dwordx16", "_b512"},
+    {"_ubyte", "_u8"},          {"_sbyte", "_i8"},
+    {"_ushort", "_u16"},        {"_sshort", "_i16"},
+    {"_ubyte_d16", "_d16_u8"},  {"_ubyte_d16_hi", "_d16_hi_u8"},
+    {"_short_d16", "_d16_b16"}, {"_short_d16_hi", "_d16_hi_b16"},
+    {"_byte", "_b8"},           {"_byte_d16_hi", "_d16_hi_b8"},
     {"_short", "_b16"},
 };
 
-constexpr std::string_view kTranscendental[] = {"v_rcp_",   "v_rsq_",   "v_sqrt_",   "v_exp_",   "v_log_", "v_sin_",
-                                                "v_cos_",   "v_s_rcp_", "v_s_rsq_",  "v_s_sqrt_", "v_s_exp_",
-                                                "v_s_log_"};
+constexpr std::string_view kTranscendental[] = {"v_rcp_", "v_rsq_",   "v_sqrt_",  "v_exp_",    "v_log_",   "v_sin_",
+                                                "v_cos_", "v_s_rcp_", "v_s_rsq_", "v_s_sqrt_", "v_s_exp_", "v_s_log_"};
 
 struct Counted {
   std::string_view prefix;

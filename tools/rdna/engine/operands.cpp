@@ -14,9 +14,8 @@ struct Named {
   uint8_t words;
 };
 constexpr Named kNamed[] = {
-    {"vcc_lo", kVcc, 1},       {"vcc_hi", kVcc + 1, 1}, {"vcc", kVcc, 2}, {"exec_lo", kExec, 1},
-    {"exec_hi", kExec + 1, 1}, {"exec", kExec, 2},      {"m0", kM0, 1},   {"null", kNull, 1},
-    {"scc", kScc, 1},          {"src_scc", kScc, 1},
+    {"vcc_lo", kVcc, 1}, {"vcc_hi", kVcc + 1, 1}, {"vcc", kVcc, 2},   {"exec_lo", kExec, 1}, {"exec_hi", kExec + 1, 1},
+    {"exec", kExec, 2},  {"m0", kM0, 1},          {"null", kNull, 1}, {"scc", kScc, 1},      {"src_scc", kScc, 1},
 };
 
 struct File {
@@ -156,7 +155,7 @@ void select(Operand& o, std::string_view value) {
     std::string_view name;
     uint8_t shift, bits;
   };
-  constexpr Selected kSelected[] = {{"BYTE_0", 0, 8}, {"BYTE_1", 8, 8},   {"BYTE_2", 16, 8}, {"BYTE_3", 24, 8},
+  constexpr Selected kSelected[] = {{"BYTE_0", 0, 8},  {"BYTE_1", 8, 8},   {"BYTE_2", 16, 8}, {"BYTE_3", 24, 8},
                                     {"WORD_0", 0, 16}, {"WORD_1", 16, 16}, {"DWORD", 0, 32}};
   for (const Selected& s : kSelected) {
     if (s.name != value) continue;

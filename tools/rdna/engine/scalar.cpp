@@ -106,6 +106,11 @@ void approximate(Wave& w, const Instruction& in) {
   write_scalar(w, in.op[0], moved(f(scalar_value<float>(w, in.op[1])), w.launch->options.ulp));
 }
 
+// operand 0 = the address of the next instruction
+void program_counter(Wave& w, const Instruction& in) {
+  w.set_pair(in.op[0].reg, w.launch->program->base + in.next_address);
+}
+
 // A field's offset is in bits 0 to 5 of the description, its width from bit 16 on.
 template <class T>
 T bit_field(T value, u32 description) {
@@ -126,6 +131,7 @@ u32 shifted_sum(u32 a, u32 b, int shift, bool& scc) {
 constexpr Entry kEntries[] = {
     {"s_mov_b32", scalar<[](u32 a) { return a; }>},
     {"s_mov_b64", scalar<[](u64 a) { return a; }>},
+    {"s_getpc_b64", program_counter},
     {"s_movk_i32", with_constant<[](i32, i32 k, bool&) { return k; }>},
     {"s_cmov_b32", conditional_move<u32>},
     {"s_cmov_b64", conditional_move<u64>},
@@ -244,13 +250,23 @@ constexpr Entry kEntries[] = {
     {"s_bitcmp1_b32", scalar_compare<[](u32 a, u32 b) { return (a >> (b & 31) & 1) == 1; }>},
 #define RDNA_COMPARE(condition, type, T, expression) \
   {"s_cmp_" condition "_" type, scalar_compare<[](T a, T b) { return expression; }>}
-#define RDNA_ORDERED(type, T)                                                                                    \
-  RDNA_COMPARE("lt", type, T, a < b), RDNA_COMPARE("eq", type, T, a == b), RDNA_COMPARE("le", type, T, a <= b),  \
+#define RDNA_ORDERED(type, T)                                                                                   \
+  RDNA_COMPARE("lt", type, T, a < b), RDNA_COMPARE("eq", type, T, a == b), RDNA_COMPARE("le", type, T, a <= b), \
       RDNA_COMPARE("gt", type, T, a > b), RDNA_COMPARE("ge", type, T, a >= b)
+// With a constant of 16 bits.
+#define RDNA_SHORT(condition, type, T, Short, op) \
+  {"s_cmpk_" condition "_" type, scalar_compare<[](T a, u32 b) { return a op T{static_cast<Short>(b)}; }>}
+#define RDNA_SHORT_ORDERED(type, T, Short)                                                                         \
+  RDNA_SHORT("lt", type, T, Short, <), RDNA_SHORT("eq", type, T, Short, ==), RDNA_SHORT("le", type, T, Short, <=), \
+      RDNA_SHORT("gt", type, T, Short, >), RDNA_SHORT("ge", type, T, Short, >=)
     RDNA_ORDERED("i32", i32),
     RDNA_COMPARE("lg", "i32", i32, a != b),
     RDNA_ORDERED("u32", u32),
     RDNA_COMPARE("lg", "u32", u32, a != b),
+    RDNA_SHORT_ORDERED("i32", i32, int16_t),
+    RDNA_SHORT("lg", "i32", i32, int16_t, !=),
+    RDNA_SHORT_ORDERED("u32", u32, uint16_t),
+    RDNA_SHORT("lg", "u32", u32, uint16_t, !=),
     RDNA_COMPARE("eq", "u64", u64, a == b),
     RDNA_COMPARE("lg", "u64", u64, a != b),
     RDNA_ORDERED("f32", float),

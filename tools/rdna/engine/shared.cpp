@@ -48,7 +48,8 @@ void store_two(Wave& w, const Instruction& in) {
   constexpr int unit = a.bytes * stride;
   for_active_lanes(w, [&](int l) {
     const uint32_t base = w.v[in.op[0].reg][l];
-    take_from_register<a>(w, in.op[1].reg, l, locate_at(w, base + static_cast<uint32_t>(in.offset * unit), a.bytes, true));
+    take_from_register<a>(w, in.op[1].reg, l,
+                          locate_at(w, base + static_cast<uint32_t>(in.offset * unit), a.bytes, true));
     take_from_register<a>(w, in.op[2].reg, l,
                           locate_at(w, base + static_cast<uint32_t>(in.second_offset * unit), a.bytes, true));
   });
@@ -71,9 +72,8 @@ void backward_permute(Wave& w, const Instruction& in) {
 void forward_permute(Wave& w, const Instruction& in) {
   const Lanes<uint32_t> address = read<uint32_t>(w, in, 1), x = read<uint32_t>(w, in, 2);
   Lanes<uint32_t> result{};
-  for_active_lanes(w, [&](int l) {
-    result.at[(address.at[l] + static_cast<uint32_t>(in.offset)) / 4 % kLanes] = x.at[l];
-  });
+  for_active_lanes(
+      w, [&](int l) { result.at[(address.at[l] + static_cast<uint32_t>(in.offset)) / 4 % kLanes] = x.at[l]; });
   write(w, in, 0, result);
   w.waits.issue(Counter::shared, in);
 }
@@ -86,9 +86,8 @@ void swizzle(Wave& w, const Instruction& in) {
   const Lanes<uint32_t> x = read<uint32_t>(w, in, 1);
   Lanes<uint32_t> result;
   for (int l = 0; l < kLanes; ++l) {
-    const int64_t from = pattern >= quads
-                             ? (l & ~3) + (pattern >> (2 * (l & 3)) & 3)
-                             : (((l & (pattern & 31)) | (pattern >> 5 & 31)) ^ (pattern >> 10 & 31));
+    const int64_t from = pattern >= quads ? (l & ~3) + (pattern >> (2 * (l & 3)) & 3)
+                                          : (((l & (pattern & 31)) | (pattern >> 5 & 31)) ^ (pattern >> 10 & 31));
     result.at[l] = w.exec() >> from & 1 ? x.at[from] : 0;
   }
   write(w, in, 0, result);

@@ -36,7 +36,7 @@ constexpr uint32_t kScratchDescription = 0x5c7a7c40;
 enum class Ulp : int32_t { exact = 0, up = 1, down = 2, either = 3 };
 
 struct Options {
-  uint64_t seed = 0;   // of the order in which waves and work-groups run
+  uint64_t seed = 0;  // of the order in which waves and work-groups run
   int32_t threads = 1;
   Ulp ulp = Ulp::exact;
 };
@@ -77,12 +77,12 @@ struct Wave {
   uint32_t s[kScalarRegisters];
   const Launch* launch;
   Group* group;
-  uint32_t number;      // in the work-group
-  uint32_t epoch = 0;   // barriers passed
-  uint32_t pc = 0;      // index of the next instruction
+  uint32_t number;     // in the work-group
+  uint32_t epoch = 0;  // barriers passed
+  uint32_t pc = 0;     // index of the next instruction
   bool done = false;
-  bool signalled = false;  // arrived at a barrier, not yet let through
-  bool blocked = false;    // the last instruction waits and has to be run again
+  bool signalled = false;        // arrived at a barrier, not yet let through
+  bool blocked = false;          // the last instruction waits and has to be run again
   std::vector<uint8_t> scratch;  // a lane's private memory after the other's
   Waits waits;
   size_t extent_hint = 0;

@@ -36,8 +36,7 @@ void Waits::check_in_full(const Instruction& in) const {
     const bool in_order = e.counter != Counter::scalar;
     const bool both_load = in.written_late.any() && in.counted == e.instruction->counted;
     if (in_order && both_load && (hit & ~in.written_late).none()) continue;
-    throw Fault("missing wait: " + name_of(hit) + " is used while '" + e.instruction->text +
-                "' has still to write it");
+    throw Fault("missing wait: " + name_of(hit) + " is used while '" + e.instruction->text + "' has still to write it");
   }
 }
 
@@ -47,14 +46,12 @@ void Waits::complete(Counter counter, int generation, uint8_t limit) {
   const auto counts = [&](const Event& e) { return same_counter(e.counter, counter, generation); };
   auto under_way = std::count_if(events_.begin(), events_.end(), counts);
   if (under_way <= limit) return;
-  const bool out_of_order = std::any_of(events_.begin(), events_.end(), [&](const Event& e) {
-    return counts(e) && e.counter == Counter::scalar;
-  });
+  const bool out_of_order = std::any_of(events_.begin(), events_.end(),
+                                        [&](const Event& e) { return counts(e) && e.counter == Counter::scalar; });
   if (out_of_order && limit > 0) return;
   const auto arrived = [&](const Event& e) { return counts(e) && under_way-- > limit; };
   std::vector<Event> left;
-  std::copy_if(events_.begin(), events_.end(), std::back_inserter(left),
-               [&](const Event& e) { return !arrived(e); });
+  std::copy_if(events_.begin(), events_.end(), std::back_inserter(left), [&](const Event& e) { return !arrived(e); });
   events_ = std::move(left);
 }
 

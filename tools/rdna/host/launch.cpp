@@ -1,5 +1,5 @@
-// api/launch.h for the runner, in place of csrc/api/launch.cpp: whatever its dispatch key, an op runs on the GPU that the
-// runner plays, whose memory is the CPU's. Everything else of csrc/api is compiled as it is.
+// api/launch.h for the runner, in place of csrc/api/launch.cpp: whatever its dispatch key, an op runs on the GPU that
+// the runner plays, whose memory is the CPU's. Everything else of csrc/api is compiled as it is.
 #include "api/launch.h"
 
 #include <torch/csrc/stable/ops.h>
