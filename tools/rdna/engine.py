@@ -54,7 +54,8 @@ def library() -> ctypes.CDLL:
     loaded.rdna_class_name.restype = ctypes.c_char_p
     loaded.rdna_program_delete.argtypes = [ctypes.c_void_p]
     loaded.rdna_program_new.argtypes = [
-        ctypes.c_char_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)
+        ctypes.c_char_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t,
+        ctypes.POINTER(ctypes.c_void_p),
     ]  # fmt: skip
     loaded.rdna_memory_add.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_char_p]
     loaded.rdna_memory_remove.argtypes = [ctypes.c_uint64]

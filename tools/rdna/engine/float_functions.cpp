@@ -21,6 +21,12 @@ bool is_denormal_as_float(double x) {
 }
 float quieted(float x) { return bits_as<float>(bits(x) | kQuiet); }
 
+// "Either" takes the direction from the bits: it differs from value to value and is the same in every run.
+bool goes_up(float x, Ulp ulp) {
+  constexpr uint32_t hash_factor = 0x9e3779b1u;
+  return ulp == Ulp::up || (ulp == Ulp::either && (bits(x) * hash_factor) >> 31 != 0);
+}
+
 // a * b + c, exact up to a rounding to odd: any later rounding to a float's precision or below is the only one.
 double fused_to_odd(float a, float b, float c) {
   const double product = static_cast<double>(a) * static_cast<double>(b);
@@ -43,11 +49,16 @@ float binary_logarithm(float x) { return std::log2(x); }
 
 float moved(float x, Ulp ulp) {
   if (ulp == Ulp::exact || x == 0.0f || !std::isfinite(x)) return x;
-  // "Either" takes the direction from the bits: it differs from value to value and is the same in every run.
-  constexpr uint32_t hash_factor = 0x9e3779b1u;
-  const bool up = ulp == Ulp::up || (ulp == Ulp::either && (bits(x) * hash_factor) >> 31 != 0);
+  const bool up = goes_up(x, ulp);
   const float y = bits_as<float>(bits(x) + (up ? 1u : ~0u));
   return std::isfinite(y) ? y : x;
+}
+
+float reciprocal_beside(float x, Ulp ulp) {
+  const float nearest = reciprocal(x);
+  const double size = std::fabs(static_cast<double>(nearest)), exact = std::fabs(1.0 / static_cast<double>(x));
+  if (ulp == Ulp::exact || size == exact || (size > exact) == goes_up(nearest, ulp)) return nearest;
+  return moved(nearest, ulp);
 }
 
 float larger(float a, float b) {
@@ -124,7 +135,7 @@ float divide_fixup(float quotient, float denominator, float numerator) {
   if (denominator == 0.0f || std::isinf(numerator)) return signed_as(std::numeric_limits<float>::infinity());
   if (std::isinf(denominator) || numerator == 0.0f) return signed_as(0.0f);
   if (biased_exponent(numerator) - biased_exponent(denominator) < underflow) return signed_as(0.0f);
-  return signed_as(quotient);
+  return signed_as(std::isnan(quotient) ? std::numeric_limits<float>::infinity() : quotient);  // it overflowed
 }
 
 bool is_of_class(float x, uint32_t mask) {

@@ -12,8 +12,10 @@ float reciprocal_root(float x);
 float root(float x);
 float power_of_two(float x);
 float binary_logarithm(float x);
-// A finite result that is not zero, moved by a unit in the last place.
+// A finite result that is not zero, moved by a unit in the last place: up to one and a half from the true value.
 float moved(float x, Ulp ulp);
+// 1/x as the float above or below it: within a unit of the true value.
+float reciprocal_beside(float x, Ulp ulp);
 
 float larger(float a, float b);  // the number where one is a NaN, +0 above -0
 float smaller(float a, float b);

@@ -223,6 +223,7 @@ Operand parse_operand(std::string_view text) {
   if (!negative_constant) o.negate = unwrap(inner, "-", "");
   o.absolute = unwrap(inner, "|", "|");
   o.sign_extend = unwrap(inner, "sext(", ")");
+  unwrap(inner, "lit(", ")");
   if (parse_register(inner, o) || parse_constant(inner, o)) return o;
   throw Fault("unknown operand '" + std::string(text) + "'");
 }

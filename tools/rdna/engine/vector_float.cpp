@@ -21,6 +21,14 @@ void approximate(Wave& w, const Instruction& in) {
   write(w, in, 0, result);
 }
 
+// Only divisions of integers use it, and LLVM's count on the unit that the manual promises.
+void reciprocal_of_integer(Wave& w, const Instruction& in) {
+  const Lanes<float> x = read<float>(w, in, 1, true);
+  Lanes<float> result;
+  for (int l = 0; l < kLanes; ++l) result.at[l] = reciprocal_beside(x.at[l], w.launch->options.ulp);
+  write(w, in, 0, result);
+}
+
 // v, mask = value, denominator, numerator
 void div_scale(Wave& w, const Instruction& in) {
   const Lanes<float> value = read<float>(w, in, 2), denominator = read<float>(w, in, 3),
@@ -74,7 +82,7 @@ constexpr Entry kEntries[] = {
     {"v_frexp_mant_f32", lanewise<[](float a) { return mantissa(a); }>},
     {"v_frexp_exp_i32_f32", lanewise<[](float a) { return exponent(a); }>},
     {"v_rcp_f32", approximate<reciprocal>},
-    {"v_rcp_iflag_f32", approximate<reciprocal>},
+    {"v_rcp_iflag_f32", reciprocal_of_integer},
     {"v_rsq_f32", approximate<reciprocal_root>},
     {"v_sqrt_f32", approximate<root>},
     {"v_exp_f32", approximate<power_of_two>},
