@@ -101,7 +101,7 @@ void run_turn(Wave& w, uint32_t instructions) {
 }
 
 Counts run_group(const Launch& launch, const uint32_t (&id)[3], std::mt19937_64 random) {
-  constexpr uint32_t longest_turn = 256;
+  constexpr uint32_t turns = 9;  // of 1, 2, 4, ... 256 instructions: short ones interleave the waves finely
   Group group;
   group.launch = &launch;
   std::copy(std::begin(id), std::end(id), group.id);
@@ -119,7 +119,7 @@ Counts run_group(const Launch& launch, const uint32_t (&id)[3], std::mt19937_64 
     for (Wave* w : running) {
       try {
         const uint32_t epoch = group.epoch, pc = w->pc;
-        run_turn(*w, 1 + static_cast<uint32_t>(random() % longest_turn));
+        run_turn(*w, 1u << random() % turns);
         moved = moved || w->done || !w->blocked || w->pc != pc || group.epoch != epoch;
         w->blocked = false;
       } catch (const Fault& fault) {

@@ -1,0 +1,173 @@
+"""E1 on RDNA: the package's kernels, compiled for five targets and run by the RDNA runner, give the CPU's bits.
+
+GDN_RDNA_LONG=1 adds longer prompts, more shapes and the larger calls.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import cases
+import pytest
+import torch
+from cases import BF16, CALLS, DTYPES, F16, F32, Call, Heads, call
+from compare import assert_same_bits
+from rdna_cases import ARCHES, each_arch, needs_compilers
+
+from strata_gdn.parity.calls import MORE_CALLS
+
+pytestmark = needs_compilers
+
+if not needs_compilers.args[0]:
+    from rdna import toolchain
+    from rdna.ops import Ops, Options
+
+LONG = os.environ.get("GDN_RDNA_LONG") == "1"
+
+
+@pytest.fixture(scope="session")
+def all_ops() -> dict[str, Ops]:
+    return {}
+
+
+@pytest.fixture
+def ops(arch: str, all_ops: dict[str, Ops]) -> Ops:
+    if arch not in all_ops:
+        all_ops[arch] = Ops(arch)
+    all_ops[arch].runner.options = Options()
+    return all_ops[arch]
+
+
+def same_as_on_the_cpu(ops: Ops, made: Call, what: str, **device: Any) -> None:
+    """Results and all argument memory of a call on the CPU and of the same call under the runner."""
+    here = made.copy()
+    expected = here.run()
+    before = ops.runner.launches.total()
+    with ops.device(**device):
+        there = made.copy()
+        actual = there.run(ops)
+    assert ops.runner.launches.total() > before, f"{what}: nothing was launched"
+    for i, (a, e) in enumerate(zip(actual, expected, strict=True)):
+        assert_same_bits(a, e, f"{what}: result {i}")
+    for (name, a), (_, e) in zip(there.buffers(), here.buffers(), strict=True):
+        assert_same_bits(a, e, f"{what}: {name}")
+
+
+@each_arch
+@pytest.mark.parametrize("name", CALLS)
+def test_every_op(ops: Ops, name: str) -> None:
+    same_as_on_the_cpu(ops, call(name), name)
+
+
+def prompt(heads: Heads, tokens: int, dtype: torch.dtype = BF16, layout: str = "kv", **options: Any) -> Call:
+    made = cases.recurrence(heads, 1, tokens, dtype)
+    made |= {"state": cases.state_pool(heads, 1, layout), "qk_l2norm": True, "state_layout": layout}
+    return Call("gated_delta_rule_", made | options)
+
+
+# The registry's rows for an architecture with rec_keyhead, of which it takes what fits in 64 KB.
+PROMPT_KERNELS = {
+    "rec_columns": {"GDN_STEP": 0, "GDN_KEYHEAD": 0},
+    "rec_keyhead": {"GDN_STEP": 0, "GDN_KEYHEAD": 1, "decided_for": "sm_80"},
+}
+PROMPTS = {
+    "rec_columns": [*((Heads(1, 1, 128, 64), T) for T in (1, 17, 33, 65)), (Heads(1, 2, 64, 64), 18),
+                    (Heads(1, 2, 256, 64), 9)],
+    "rec_keyhead": [(Heads(1, 4, 128, 64), 1), (Heads(1, 4, 128, 64), 33), (Heads(1, 2, 64, 64), 18),
+                    (Heads(1, 2, 256, 64), 9)],
+}  # fmt: skip
+if LONG:
+    for grid in PROMPTS.values():
+        grid += [(Heads(2, 8, K, V), T) for K in (64, 128, 256) for V in (64, 128, 256) for T in (5, 65, 257)]
+
+
+@each_arch
+@pytest.mark.parametrize(
+    ("kernel", "heads", "tokens"), [(kernel, *shape) for kernel, grid in PROMPTS.items() for shape in grid]
+)
+def test_prompts(ops: Ops, kernel: str, heads: Heads, tokens: int) -> None:
+    before = ops.runner.launches.copy()
+    same_as_on_the_cpu(ops, prompt(heads, tokens), f"{kernel}, {heads}, T={tokens}", **PROMPT_KERNELS[kernel])
+    assert sources(ops, ops.runner.launches - before) == {kernel}
+
+
+@each_arch
+@pytest.mark.parametrize("kernel", PROMPT_KERNELS)
+@pytest.mark.parametrize(("dtype", "layout", "head_map"), [(F32, "vk", "grouped"), (F16, "kv", "tiled")])
+def test_dtypes_layouts_and_maps(ops: Ops, kernel: str, dtype: torch.dtype, layout: str, head_map: str) -> None:
+    assert dtype in DTYPES
+    made = prompt(Heads(2, 8, 128, 64), 19, dtype, layout, head_map=head_map)
+    same_as_on_the_cpu(ops, made, kernel, **PROMPT_KERNELS[kernel])
+
+
+@each_arch
+@pytest.mark.parametrize("name", [name for name in MORE_CALLS if LONG or re.search(r"special|gaps|odd|nan", name)])
+def test_special_values_gaps_and_odd_addresses(ops: Ops, name: str) -> None:
+    same_as_on_the_cpu(ops, call(name), name)
+
+
+# What divides, takes a root, or approximates with the processor's exp2 and reciprocal.
+APPROXIMATE = re.compile("conv1d |conv1d_ |conv1d_verify|gates|norm|layer|delta_rule_ ")
+
+
+@each_arch
+@pytest.mark.parametrize("ulp", ["up", "down", "either"])
+@pytest.mark.parametrize("name", [name for name in CALLS if APPROXIMATE.search(name) and (LONG or "many" not in name)])
+def test_less_exact_hardware(ops: Ops, name: str, ulp: str) -> None:
+    """The processor's rcp, rsq, sqrt, exp2 and log2 may be off by a unit in the last place."""
+    ops.runner.options = Options(ulp=ulp)
+    same_as_on_the_cpu(ops, call(name), f"{name}, {ulp}")
+
+
+@each_arch
+@pytest.mark.parametrize("seed", range(1, 9 if LONG else 3))
+def test_waves_in_any_order(ops: Ops, seed: int) -> None:
+    ops.runner.options = Options(seed=seed)
+    for name in ("gated_delta_rule_verify tree", "gated_delta_rule_commit_verify_ chain", "gdn_decode_layer_ bf16"):
+        same_as_on_the_cpu(ops, call(name), f"{name}, seed {seed}")
+    same_as_on_the_cpu(ops, prompt(Heads(1, 1, 128, 64), 33), f"prompt, seed {seed}", **PROMPT_KERNELS["rec_columns"])
+
+
+def sources(ops: Ops, launches: dict[str, int]) -> set[str]:
+    """The files in csrc/cuda that the kernels come from."""
+    arch = ops.runner.arch
+    files = {path.stem for path in toolchain.KERNELS}
+    found = {re.sub(rf"^[0-9a-f]+_(\w+)_{arch}$", r"\1", ops.runner.kernels[name].code.stem) for name in launches}
+    assert found <= files
+    return found
+
+
+@each_arch
+def test_every_file_is_reached(arch: str) -> None:
+    ops = Ops(arch)
+    one_a_kernel = ["gated_delta_rule_ bf16 step", "gated_delta_rule_verify chain", "gated_delta_rule_verify tree",
+                    "gated_delta_rule_commit_ path", "gated_delta_rule_commit_verify_ chain", "causal_conv1d f32",
+                    "causal_conv1d_commit_ bf16", "qk_l2norm f32", "gdn_gates f32", "gated_rms_norm f32"]  # fmt: skip
+    for name in one_a_kernel:
+        same_as_on_the_cpu(ops, call(name), name)
+    for kernel, heads in (("rec_columns", Heads(1, 1, 64, 64)), ("rec_keyhead", Heads(1, 2, 64, 64))):
+        same_as_on_the_cpu(ops, prompt(heads, 3), kernel, **PROMPT_KERNELS[kernel])
+    assert sources(ops, ops.runner.launches) == {path.stem for path in toolchain.KERNELS}
+
+
+@pytest.mark.parametrize("arch", [pytest.param(a, marks=pytest.mark.xdist_group(f"rdna_{a}")) for a in ARCHES[-1:]])
+def test_a_wrong_instruction_is_seen(arch: str) -> None:
+    """The control of all of the above: one fma of a kernel turned into another."""
+    ops, made = Ops(arch), call("qk_l2norm f32")
+    same_as_on_the_cpu(ops, made, "before")
+    (kernel,) = ops.runner.launches
+    ops.runner.edit(kernel, lambda text: re.sub(r"\tv_fma_f32 (v\d+), (v\d+)", r"\tv_fma_f32 \1, -\2", text, count=1))
+    with pytest.raises(AssertionError, match=r"elements differ in bits"):
+        same_as_on_the_cpu(ops, made, "after")
+
+
+@pytest.mark.parametrize("arch", [pytest.param(a, marks=pytest.mark.xdist_group(f"rdna_{a}")) for a in ARCHES[-1:]])
+def test_a_fault_of_a_kernel_reaches_the_caller(arch: str) -> None:
+    ops, made = Ops(arch), call("gated_delta_rule_ bf16 step")
+    same_as_on_the_cpu(ops, made, "before")
+    (kernel,) = ops.runner.launches
+    ops.runner.edit(kernel, lambda text: re.sub(r"\ts_wait_dscnt 0x0 ", "\ts_nop 0 ", text))
+    with pytest.raises(RuntimeError, match=r"^missing wait: .*; in _ZN3gdn3gpu11step_kernel.*, work-group \(\d"):
+        same_as_on_the_cpu(ops, made, "after")
