@@ -210,6 +210,8 @@ extern "C" __global__ void wmma_bf16(const int16_t* a, const int16_t* b, float* 
 
 extern "C" __global__ void race_of_write_and_read(int* out) {
   __shared__ int s[kWords];
+  s[threadIdx.x] = 0;
+  __syncthreads();
   s[threadIdx.x] = item();
   __builtin_amdgcn_wave_barrier();
   out[item()] = s[threadIdx.x ^ kLanes];

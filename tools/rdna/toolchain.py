@@ -136,7 +136,7 @@ def _linked(name: str, objects: Sequence[Path], flags: Sequence[str]) -> Path:
 
 def _kept(name: str, made_from: Sequence[str], command: Callable[[Path], Sequence[str]]) -> Path:
     """The file that the command writes, made once for what it is made from and the compiler's version."""
-    digest = hashlib.sha256("\0".join([_version(), *made_from]).encode())
+    digest = hashlib.sha256("\0".join([version(), *made_from]).encode())
     path = KEPT / f"{digest.hexdigest()[:16]}_{name}"
     if path.exists():
         return path
@@ -156,7 +156,7 @@ def _in_parallel(f: Callable[[Path], Path], inputs: Iterable[Path]) -> list[Path
 
 
 @functools.cache
-def _version() -> str:
+def version() -> str:
     return run([CLANG, "--version"])
 
 
