@@ -216,13 +216,35 @@ def test_access_between_the_halves_of_a_barrier(runner: Runner) -> None:
 
 @each_arch
 def test_waves_run_in_another_order_with_another_seed(runner: Runner) -> None:
-    lasts: dict[int, int] = {}
-    for seed in (*range(24), *range(24)):
-        out = zeros(1)
+    """Which wave comes second to a word that both write is chance; by a seed it is the same."""
+    first, again = (in_every_order(runner, "race_of_writes", zeros()) for _ in range(2))
+    assert first == again
+    assert {re.search(r"wave (\d+), 'ds_", fault)[1] for fault in first} == {"0", "1"}
+
+
+@each_arch
+def test_races_of_work_groups(runner: Runner) -> None:
+    grid, block = (4, 1, 1), (ITEMS, 1, 1)
+    for seed in range(8):
         runner.options = Options(seed=seed)
-        runner.launch("last_wave", (1, 1, 1), (256, 1, 1), out)
-        assert lasts.setdefault(seed, int(out[0])) == out[0], "the same seed, the same order"
-    assert len(set(lasts.values())) > 4
+        with pytest.raises(
+            Fault, match=r"global race: written here and written by work-group \d, which nothing orders"
+        ):
+            runner.launch("race_of_groups_writes", grid, block, zeros())
+        out = zeros(4 * ITEMS)
+        with pytest.raises(Fault, match=r"global race: (written|read) here and (written|read) by .*work-group"):
+            runner.launch("race_of_groups", grid, block, out, out)
+        runner.launch("race_of_groups", grid, block, zeros(4 * ITEMS), out)
+
+
+@each_arch
+def test_races_of_waves_in_global_memory(runner: Runner) -> None:
+    nothing = in_every_order(runner, "exchange_behind_nothing", zeros())
+    assert all(re.match(r"global race: .*, with no barrier between", fault) for fault in nothing), nothing
+    lds = in_every_order(runner, "exchange_behind_lds_barrier", zeros())
+    late = r"global race: read here and written by wave \d, (whose store no barrier|with the caches not dropped)"
+    assert all(re.match(late, fault) for fault in lds), lds
+    assert in_every_order(runner, "exchange_behind_full_barrier", zeros()) == {""}
 
 
 @each_arch

@@ -4,7 +4,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup_env.sh"
 cd "$strata_root"
 
-cxx_files() { find csrc tests -regextype posix-extended -regex '.*\.(h|inl|cpp|cu|cuh|hip)' -print0; }
+cxx_files() { find csrc tests tools -regextype posix-extended -regex '.*\.(h|inl|cpp|cu|cuh|hip)' -print0; }
 
 if [ "${1:-}" = "--fix" ]; then
   ruff check --quiet --fix .

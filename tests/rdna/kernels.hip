@@ -1,6 +1,8 @@
-// Small kernels for tests/test_rdna_*.py: right ones that use what the package's kernels use, or may use one day, of the
-// instruction set, and ones with a fault planted, which the runner has to find.
+// Small kernels for tests/test_rdna_*.py: right ones that use what the package's kernels use, or may use one day, of
+// the instruction set, and ones with a fault planted, which the runner has to find.
 #include <hip/hip_runtime.h>
+
+#include "cuda/device.h"
 
 namespace {
 
@@ -10,7 +12,8 @@ __device__ int item() { return static_cast<int>(blockIdx.x * blockDim.x + thread
 
 }  // namespace
 
-// Right: arithmetic -----------------------------------------------------------------------------------------------------
+// Right: arithmetic
+// -----------------------------------------------------------------------------------------------------
 
 extern "C" __global__ void add(const float* a, const float* b, float* out) {
   const int i = item();
@@ -70,7 +73,8 @@ extern "C" __global__ void swap_halves(const uint16_t* a, uint16_t* out) {
   out[i + 1] = static_cast<uint16_t>(both >> 16);
 }
 
-// Right: lanes ------------------------------------------------------------------------------------------------------------
+// Right: lanes
+// ------------------------------------------------------------------------------------------------------------
 
 // out[k][i]: k-th exchange of the lanes of a wave.
 extern "C" __global__ void exchanges(const int* a, int* out) {
@@ -98,7 +102,8 @@ extern "C" __global__ void exchanges(const int* a, int* out) {
   for (int k = 0; k < static_cast<int>(sizeof made / sizeof *made); ++k) out[k * n + i] = made[k];
 }
 
-// Right: memory ------------------------------------------------------------------------------------------------------------
+// Right: memory
+// ------------------------------------------------------------------------------------------------------------
 
 // An array that no register can hold: scratch.
 extern "C" __global__ void scratch(const int* order, int* out) {
@@ -150,11 +155,6 @@ extern "C" __global__ void by_value(const Given given) {
   given.out[item()] = given.a[item() * given.stride] * given.factor;
 }
 
-// Which wave came last.
-extern "C" __global__ void last_wave(int* out) {
-  if (threadIdx.x % kLanes == 0) *out = static_cast<int>(threadIdx.x) / kLanes;
-}
-
 #if defined(__GFX11__) || defined(__GFX12__)
 using Half8 = _Float16 __attribute__((ext_vector_type(8)));
 using Half16 = _Float16 __attribute__((ext_vector_type(16)));
@@ -168,7 +168,9 @@ using Float8 = float __attribute__((ext_vector_type(8)));
 constexpr int kFragment = 8;
 __device__ int first_element() { return threadIdx.x < 16 ? 0 : 8; }
 __device__ int result_row(int r) { return 8 * (static_cast<int>(threadIdx.x) / 16) + r; }
-__device__ Float8 multiply(Half8 a, Half8 b, Float8 c) { return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, c); }
+__device__ Float8 multiply(Half8 a, Half8 b, Float8 c) {
+  return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, c);
+}
 __device__ Float8 multiply(Short8 a, Short8 b, Float8 c) {
   return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(a, b, c);
 }
@@ -179,7 +181,9 @@ constexpr int kFragment = 16;
 __device__ int first_element() { return 0; }
 __device__ int result_row(int r) { return 2 * r + static_cast<int>(threadIdx.x) / 16; }
 __device__ Float8 multiply(Half16 a, Half16 b, Float8 c) { return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a, b, c); }
-__device__ Float8 multiply(Short16 a, Short16 b, Float8 c) { return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(a, b, c); }
+__device__ Float8 multiply(Short16 a, Short16 b, Float8 c) {
+  return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(a, b, c);
+}
 using HalfFragment = Half16;
 using BfloatFragment = Short16;
 #endif
@@ -206,7 +210,8 @@ extern "C" __global__ void wmma_bf16(const int16_t* a, const int16_t* b, float* 
 }
 #endif
 
-// Faults ---------------------------------------------------------------------------------------------------------------
+// Faults
+// ---------------------------------------------------------------------------------------------------------------
 
 extern "C" __global__ void race_of_write_and_read(int* out) {
   __shared__ int s[kWords];
@@ -234,6 +239,27 @@ extern "C" __global__ void race_of_read_and_write(int* out) {
   __syncthreads();
   out[item()] += s[threadIdx.x];
 }
+
+extern "C" __global__ void race_of_groups_writes(int* out) { out[threadIdx.x] = item(); }
+
+// The next group's words, which it changes.
+extern "C" __global__ void race_of_groups(const int* a, int* out) {
+  out[item()] = a[(item() + blockDim.x) % (gridDim.x * blockDim.x)];
+}
+
+// From wave to wave through global memory: behind no barrier, behind one for LDS, behind one for all memory.
+template <int barrier>
+__device__ void exchange_in_memory(int* out) {
+  out[item()] = item();
+  if (barrier == 1) gdn::gpu::sync_lds();
+  if (barrier == 2) gdn::gpu::sync_block();
+  const int other = out[item() ^ kLanes];
+  gdn::gpu::sync_block();
+  out[item()] = other;
+}
+extern "C" __global__ void exchange_behind_nothing(int* out) { exchange_in_memory<0>(out); }
+extern "C" __global__ void exchange_behind_lds_barrier(int* out) { exchange_in_memory<1>(out); }
+extern "C" __global__ void exchange_behind_full_barrier(int* out) { exchange_in_memory<2>(out); }
 
 extern "C" __global__ void read_past_the_end(const int* a, int* out) { out[item()] = a[item() + 1]; }
 

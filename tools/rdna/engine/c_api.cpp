@@ -57,6 +57,8 @@ int rdna_launch(void* program, const RdnaLaunch* from, uint64_t* counts) {
     Launch launch;
     launch.program = static_cast<const Program*>(program);
     launch.memory = &memory;
+    GlobalShadow global(memory);
+    launch.global = &global;
     launch.options = {from->seed, from->threads, static_cast<Ulp>(from->ulp)};
     std::copy_n(from->grid, 3, launch.grid);
     std::copy_n(from->block, 3, launch.block);

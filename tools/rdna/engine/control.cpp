@@ -19,7 +19,7 @@ void signal_barrier(Wave& w, const Instruction&) {
   if (w.signalled) throw Fault("a second signal of one barrier");
   w.waits.check_barrier();
   w.signalled = true;
-  w.group->arrive();
+  w.group->arrive(w);
 }
 
 void wait_at_barrier(Wave& w, const Instruction&) {
@@ -38,6 +38,8 @@ void barrier(Wave& w, const Instruction& in) {
 void wait(Wave& w, const Instruction& in) { w.waits.wait(in.limits, w.launch->program->generation); }
 
 void nothing(Wave&, const Instruction&) {}
+
+void drop_caches(Wave& w, const Instruction&) { w.caches_dropped_at = w.epoch; }
 
 void illegal(Wave&, const Instruction&) { throw Fault("padding that is no instruction"); }
 
@@ -61,8 +63,7 @@ constexpr Entry kEntries[] = {
     {"s_wait_kmcnt", wait},
     {"s_wait_loadcnt_dscnt", wait},
     {"s_wait_storecnt_dscnt", wait},
-    // Hazards between arithmetic instructions, caches and the instruction fetch: execution is in order and there are
-    // no caches.
+    // Hazards between arithmetic instructions, and the instruction fetch: execution is in order.
     {"s_nop", nothing},
     {"s_clause", nothing},
     {"s_delay_alu", nothing},
@@ -72,9 +73,9 @@ constexpr Entry kEntries[] = {
     {"s_inst_prefetch", nothing},
     {"s_set_inst_prefetch_distance", nothing},
     {"s_code_end", nothing},
-    {"buffer_gl0_inv", nothing},
+    {"buffer_gl0_inv", drop_caches},
     {"buffer_gl1_inv", nothing},
-    {"global_inv", nothing},
+    {"global_inv", drop_caches},
     {"global_wb", nothing},
     {"v_nop", nothing},
     {"v_illegal", illegal},

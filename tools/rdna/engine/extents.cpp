@@ -7,15 +7,16 @@
 
 namespace rdna {
 
-void ExtentList::check(uint64_t address, uint32_t bytes, bool write, size_t* hint) const {
+const Extent& ExtentList::check(uint64_t address, uint32_t bytes, bool write, size_t* hint) const {
   const auto holds = [&](const Extent& e) {
     return address >= e.begin && address + bytes <= e.end && (e.writable || !write);
   };
-  if (*hint < extents_.size() && holds(extents_[*hint])) return;
+  if (*hint < extents_.size() && holds(extents_[*hint])) return extents_[*hint];
   const auto after = std::upper_bound(extents_.begin(), extents_.end(), address,
                                       [](uint64_t value, const Extent& e) { return value < e.begin; });
   if (after == extents_.begin() || !holds(after[-1])) fail(address, bytes, write);
   *hint = static_cast<size_t>(after - extents_.begin()) - 1;
+  return extents_[*hint];
 }
 
 void ExtentList::fail(uint64_t address, uint32_t bytes, bool write) const {

@@ -20,9 +20,11 @@ class ExtentList {
  public:
   explicit ExtentList(std::vector<Extent> extents) : extents_(std::move(extents)) {}
 
-  // Throws Fault where not all of [address, address + bytes) lies in one extent, or it may not be written. `hint`: the
-  // extent that the last access was in.
-  void check(uint64_t address, uint32_t bytes, bool write, size_t* hint) const;
+  size_t size() const { return extents_.size(); }
+
+  // The extent with all of [address, address + bytes); throws Fault where there is none, or it may not be written.
+  // `hint`: the number of the extent that the last access was in, and then of this one's.
+  const Extent& check(uint64_t address, uint32_t bytes, bool write, size_t* hint) const;
 
  private:
   [[noreturn]] void fail(uint64_t address, uint32_t bytes, bool write) const;

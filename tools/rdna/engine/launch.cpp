@@ -9,11 +9,20 @@
 
 namespace rdna {
 
-void Group::arrive() {
+void Group::arrive(const Wave& w) {
+  stores_waited_for[w.number].push_back(!w.waits.stores_under_way());
   ++signals;
   if (signals < alive) return;
   signals = 0;
   ++epoch;
+}
+
+bool Group::stores_arrived(uint32_t wave, uint32_t from_epoch, uint32_t to_epoch) const {
+  const std::vector<bool>& waited_for = stores_waited_for[wave];
+  for (size_t barrier = from_epoch; barrier < to_epoch && barrier < waited_for.size(); ++barrier) {
+    if (waited_for[barrier]) return true;
+  }
+  return false;
 }
 
 // Waves that have ended are not waited for.
@@ -100,15 +109,17 @@ void run_turn(Wave& w, uint32_t instructions) {
   }
 }
 
-Counts run_group(const Launch& launch, const uint32_t (&id)[3], std::mt19937_64 random) {
+Counts run_group(const Launch& launch, uint32_t number, const uint32_t (&id)[3], std::mt19937_64 random) {
   constexpr uint32_t turns = 9;  // of 1, 2, 4, ... 256 instructions: short ones interleave the waves finely
   Group group;
   group.launch = &launch;
+  group.number = number;
   std::copy(std::begin(id), std::end(id), group.id);
   group.shared.assign(launch.shared_bytes, kPoisonByte);
   group.shadow.resize(launch.shared_bytes);
   const uint32_t count = (threads_of(launch) + kLanes - 1) / kLanes;
   group.alive = count;
+  group.stores_waited_for.resize(count);
   std::vector<std::unique_ptr<Wave>> waves;
   for (uint32_t i = 0; i < count; ++i) waves.push_back(new_wave(launch, group, i));
   std::vector<Wave*> running;
@@ -154,7 +165,8 @@ Counts run(const Launch& launch) {
                               static_cast<uint32_t>(g / launch.grid[0] % launch.grid[1]),
                               static_cast<uint32_t>(g / launch.grid[0] / launch.grid[1])};
       try {
-        const Counts c = run_group(launch, id, std::mt19937_64(launch.options.seed ^ (g + 1)));
+        const Counts c =
+            run_group(launch, static_cast<uint32_t>(g), id, std::mt19937_64(launch.options.seed ^ (g + 1)));
         const std::lock_guard lock(mutex);
         for (size_t k = 0; k < counts.size(); ++k) counts[k] += c[k];
       } catch (...) {

@@ -8,7 +8,8 @@ namespace {
 // Global -------------------------------------------------------------------------------------------------------------
 
 uint8_t* checked(Wave& w, uint64_t address, uint32_t bytes, bool write) {
-  w.launch->memory->check(address, bytes, write, &w.extent_hint);
+  const Extent& extent = w.launch->memory->check(address, bytes, write, &w.extent_hint);
+  if (extent.writable) w.launch->global->touch(w, w.extent_hint, extent, address, bytes, write);
   return reinterpret_cast<uint8_t*>(address);
 }
 

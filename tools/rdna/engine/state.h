@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "extents.h"
+#include "global_shadow.h"
 #include "instruction.h"
 #include "shadow.h"
 #include "waits.h"
@@ -46,6 +47,7 @@ using Counts = std::array<uint64_t, static_cast<size_t>(Class::count)>;
 struct Launch {
   const Program* program;
   const ExtentList* memory;
+  GlobalShadow* global;
   Options options;
   uint32_t grid[3], block[3];
   uint32_t shared_bytes;   // static and dynamic
@@ -62,13 +64,18 @@ struct Wave;
 struct Group {
   const Launch* launch;
   uint32_t id[3];
+  uint32_t number;  // in the grid
   std::vector<uint8_t> shared;
   Shadow shadow;
   uint32_t epoch = 0;    // barriers passed
   uint32_t signals = 0;  // waves that have arrived at the next one
   uint32_t alive = 0;
 
-  void arrive();    // a wave has signalled
+  std::vector<std::vector<bool>> stores_waited_for;  // by wave and barrier
+
+  void arrive(const Wave& w);  // at a barrier
+  // Whether a wave's stores of one epoch had been waited for at a barrier between it and another.
+  bool stores_arrived(uint32_t wave, uint32_t from_epoch, uint32_t to_epoch) const;
   void one_less();  // a wave has ended
 };
 
@@ -77,9 +84,10 @@ struct Wave {
   uint32_t s[kScalarRegisters];
   const Launch* launch;
   Group* group;
-  uint32_t number;     // in the work-group
-  uint32_t epoch = 0;  // barriers passed
-  uint32_t pc = 0;     // index of the next instruction
+  uint32_t number;                 // in the work-group
+  uint32_t epoch = 0;              // barriers passed
+  uint32_t caches_dropped_at = 0;  // epoch
+  uint32_t pc = 0;                 // index of the next instruction
   bool done = false;
   bool signalled = false;        // arrived at a barrier, not yet let through
   bool blocked = false;          // the last instruction waits and has to be run again

@@ -65,6 +65,10 @@ void Waits::wait(const WaitLimits& limits, int generation) {
   for (const Event& e : events_) pending_ |= e.registers;
 }
 
+bool Waits::stores_under_way() const {
+  return std::any_of(events_.begin(), events_.end(), [](const Event& e) { return e.counter == Counter::store; });
+}
+
 void Waits::check_barrier() const {
   for (const Event& e : events_) {
     if (e.counter != Counter::shared) continue;

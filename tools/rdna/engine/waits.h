@@ -20,6 +20,7 @@ class Waits {
   void wait(const WaitLimits& limits, int generation);
   // LDS operations under way: none may be at a barrier. Throws Fault.
   void check_barrier() const;
+  bool stores_under_way() const;
 
  private:
   struct Event {
