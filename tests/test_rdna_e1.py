@@ -21,6 +21,7 @@ from strata_gdn.parity.calls import MORE_CALLS
 pytestmark = needs_compilers
 
 if not needs_compilers.args[0]:
+    import run_rdna
     from rdna import toolchain
     from rdna.ops import Ops, Options
 
@@ -150,6 +151,18 @@ def test_every_file_is_reached(arch: str) -> None:
     for kernel, heads in (("rec_columns", Heads(1, 1, 64, 64)), ("rec_keyhead", Heads(1, 2, 64, 64))):
         same_as_on_the_cpu(ops, prompt(heads, 3), kernel, **PROMPT_KERNELS[kernel])
     assert sources(ops, ops.runner.launches) == {path.stem for path in toolchain.KERNELS}
+
+
+@pytest.mark.parametrize("arch", [pytest.param(a, marks=pytest.mark.xdist_group(f"rdna_{a}")) for a in ARCHES[-1:]])
+def test_the_tool(arch: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_rdna.main([arch, "--call", "qk_l2norm f32", "--ulp", "up", "--seed", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(rf"{arch}  qk_l2norm f32: the same bits; \d+ valu, .*", lines[0])
+    assert lines[-1] == "1 calls, 0 failures"
+    assert run_rdna.main([arch, "--call", "no such call"]) == 1
+    with pytest.raises(SystemExit):
+        run_rdna.main(["gfx90a"])
+    assert "gfx90a: the targets are gfx1030, gfx1100" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arch", [pytest.param(a, marks=pytest.mark.xdist_group(f"rdna_{a}")) for a in ARCHES[-1:]])

@@ -223,6 +223,8 @@ def test_buffers_constants_and_values(runner: Runner) -> None:
     out = np.zeros(256, dtype=np.int32)
     launch(runner, "buffer", 256, a, out, 4 * 256)
     np.testing.assert_array_equal(out, a[:256])
+    launch(runner, "scalar_buffer", 256, a, out, a.nbytes)
+    np.testing.assert_array_equal(out, np.full(256, a[3] - a[2]))
     launch(runner, "constants", 256, out)
     np.testing.assert_array_equal(out, np.resize([2, 3, 5, 7, 11, 13, 17, 19], 256))
     given = a.ctypes.data.to_bytes(8, "little") + out.ctypes.data.to_bytes(8, "little")

@@ -124,6 +124,22 @@ extern "C" __global__ void buffer(void* a, int* out, int bytes) {
   out[item()] = static_cast<int>(__builtin_amdgcn_raw_buffer_load_b32(description, item() * 4, 0, 0));
 }
 
+// Two words of a buffer by the scalar unit.
+extern "C" __global__ void scalar_buffer(void* a, int* out, int bytes) {
+  using Words = int __attribute__((ext_vector_type(4)));
+  const auto address = reinterpret_cast<uintptr_t>(a);
+  const Words description = {static_cast<int>(address), static_cast<int>(address >> 32 & 0xffff), bytes, 0x31004000};
+  uint64_t two;
+#if defined(__GFX12__)
+  asm volatile("s_buffer_load_b64 %0, %1, 0x8\n\ts_wait_kmcnt 0x0" : "=s"(two) : "s"(description));
+#elif defined(__GFX11__)
+  asm volatile("s_buffer_load_b64 %0, %1, 0x8\n\ts_waitcnt lgkmcnt(0)" : "=s"(two) : "s"(description));
+#else
+  asm volatile("s_buffer_load_dwordx2 %0, %1, 0x8\n\ts_waitcnt lgkmcnt(0)" : "=s"(two) : "s"(description));
+#endif
+  out[item()] = static_cast<int>(two >> 32) - static_cast<int>(two);
+}
+
 extern "C" __global__ void constants(int* out) {
   static const __constant__ int table[] = {2, 3, 5, 7, 11, 13, 17, 19};
   constexpr int size = sizeof table / sizeof *table;
