@@ -176,6 +176,19 @@ def test_a_wrong_instruction_is_seen(arch: str) -> None:
         same_as_on_the_cpu(ops, made, "after")
 
 
+@each_arch
+def test_a_kernel_without_its_barriers(arch: str) -> None:
+    """A race in the package's own kernels is seen, whatever the bits are."""
+    ops, made = Ops(arch), call("gated_delta_rule_ bf16 step")
+    same_as_on_the_cpu(ops, made, "before")
+    (kernel,) = ops.runner.launches
+    ops.runner.edit(kernel, lambda text: re.sub(r"\ts_barrier[^/]*//", "\ts_nop 0 //", text))
+    with pytest.raises(
+        RuntimeError, match=r"^(LDS race|read of LDS that nobody wrote): .*; in _ZN3gdn3gpu11step_kernel"
+    ):
+        same_as_on_the_cpu(ops, made, "after")
+
+
 @pytest.mark.parametrize("arch", [pytest.param(a, marks=pytest.mark.xdist_group(f"rdna_{a}")) for a in ARCHES[-1:]])
 def test_a_fault_of_a_kernel_reaches_the_caller(arch: str) -> None:
     ops, made = Ops(arch), call("gated_delta_rule_ bf16 step")

@@ -93,6 +93,9 @@ std::string place(const Wave& w) {
   return text;
 }
 
+// More than any kernel of a test executes: a wave that waits for what no other one does.
+constexpr uint64_t kMostInstructions = uint64_t{1} << 30;
+
 // Until the wave ends, waits at a barrier, or has had its turn.
 void run_turn(Wave& w, uint32_t instructions) {
   const std::vector<Instruction>& program = w.launch->program->instructions;
@@ -106,6 +109,7 @@ void run_turn(Wave& w, uint32_t instructions) {
       return;
     }
     ++w.counts[static_cast<size_t>(in.counted)];
+    if (++w.executed > kMostInstructions) throw Fault("a wave that does not end");
   }
 }
 

@@ -95,6 +95,7 @@ struct Wave {
   Waits waits;
   size_t extent_hint = 0;
   Counts counts{};
+  uint64_t executed = 0;
 
   uint32_t exec() const { return s[kExec]; }
   uint64_t pair(int reg) const { return s[reg] | static_cast<uint64_t>(s[reg + 1]) << 32; }
