@@ -143,10 +143,7 @@ def sources(ops: Ops, launches: dict[str, int]) -> set[str]:
 @each_arch
 def test_every_file_is_reached(arch: str) -> None:
     ops = Ops(arch)
-    one_a_kernel = ["gated_delta_rule_ bf16 step", "gated_delta_rule_verify chain", "gated_delta_rule_verify tree",
-                    "gated_delta_rule_commit_ path", "gated_delta_rule_commit_verify_ chain", "causal_conv1d f32",
-                    "causal_conv1d_commit_ bf16", "qk_l2norm f32", "gdn_gates f32", "gated_rms_norm f32"]  # fmt: skip
-    for name in one_a_kernel:
+    for name in CALLS:
         same_as_on_the_cpu(ops, call(name), name)
     for kernel, heads in (("rec_columns", Heads(1, 1, 64, 64)), ("rec_keyhead", Heads(1, 2, 64, 64))):
         same_as_on_the_cpu(ops, prompt(heads, 3), kernel, **PROMPT_KERNELS[kernel])

@@ -66,25 +66,32 @@ uint8_t* buffer(Wave& w, const Instruction& in, int lane, uint32_t bytes, bool w
 
 // Scalar: registers, address or buffer description, offset -----------------------------------------------------------
 
-void load_scalars(Wave& w, const Instruction& in, uint64_t address, uint32_t bytes) {
-  const uint8_t* from = checked(w, address, bytes, false);
-  if (in.op[0].reg != kNull) std::memcpy(&w.s[in.op[0].reg], from, bytes);
+// Operand 0 from memory.
+template <class T>
+void load_scalars(Wave& w, const Instruction& in, uint64_t address, uint32_t count) {
+  const uint8_t* from = checked(w, address, sizeof(T) * count, false);
+  for (uint32_t i = 0; i < count && in.op[0].reg != kNull; ++i) {
+    T value;
+    std::memcpy(&value, from + sizeof(T) * i, sizeof(T));
+    w.set_scalar(in.op[0].reg + i, static_cast<uint32_t>(value));
+  }
   w.waits.issue(Counter::scalar, in);
 }
 
-template <int words>
+// T: of what is in memory; words are read from whole words alone.
+template <class T, int count>
 void scalar_load(Wave& w, const Instruction& in) {
-  constexpr uint64_t word_mask = ~uint64_t{3};
   const int64_t offset =
       in.op[2].kind == Operand::Kind::scalar ? static_cast<int64_t>(w.s[in.op[2].reg]) : in.op[2].integer;
-  load_scalars(w, in, (w.pair(in.op[1].reg) + static_cast<uint64_t>(offset + in.offset)) & word_mask, 4 * words);
+  const uint64_t address = w.pair(in.op[1].reg) + static_cast<uint64_t>(offset + in.offset);
+  load_scalars<T>(w, in, sizeof(T) == 4 ? address & ~uint64_t{3} : address, count);
 }
 
 template <int words>
 void scalar_buffer_load(Wave& w, const Instruction& in) {
   constexpr uint64_t address_bits = 0xffff'ffff'ffff;
   const uint64_t offset = scalar_value<uint32_t>(w, in.op[2]) + static_cast<int64_t>(in.offset);
-  load_scalars(w, in, (w.pair(in.op[1].reg) & address_bits) + offset, 4 * words);
+  load_scalars<uint32_t>(w, in, (w.pair(in.op[1].reg) & address_bits) + offset, words);
 }
 
 #define RDNA_LOAD(space, name, locate, ...) \
@@ -109,12 +116,16 @@ constexpr Entry kEntries[] = {
     RDNA_SPACE("global", global, 1),
     RDNA_SPACE("scratch", scratch, 1),
     RDNA_SPACE("buffer", buffer, 0),
-    {"s_load_b32", scalar_load<1>},
-    {"s_load_b64", scalar_load<2>},
-    {"s_load_b96", scalar_load<3>},
-    {"s_load_b128", scalar_load<4>},
-    {"s_load_b256", scalar_load<8>},
-    {"s_load_b512", scalar_load<16>},
+    {"s_load_b32", scalar_load<uint32_t, 1>},
+    {"s_load_b64", scalar_load<uint32_t, 2>},
+    {"s_load_b96", scalar_load<uint32_t, 3>},
+    {"s_load_b128", scalar_load<uint32_t, 4>},
+    {"s_load_b256", scalar_load<uint32_t, 8>},
+    {"s_load_b512", scalar_load<uint32_t, 16>},
+    {"s_load_u8", scalar_load<uint8_t, 1>},
+    {"s_load_i8", scalar_load<int8_t, 1>},
+    {"s_load_u16", scalar_load<uint16_t, 1>},
+    {"s_load_i16", scalar_load<int16_t, 1>},
     {"s_buffer_load_b32", scalar_buffer_load<1>},
     {"s_buffer_load_b64", scalar_buffer_load<2>},
     {"s_buffer_load_b128", scalar_buffer_load<4>},
