@@ -24,11 +24,18 @@ TABLE_CLANG = "22.1"
 SHARED_BYTES = 64 * 1024  # of a work-group, static and dynamic
 VECTOR_REGISTERS = 256
 
-# Files whose kernels spill vector registers, with the most registers and bytes of scratch that they may: what is not
-# listed spills none.
-SPILLING = {"commit_verify": (40, 112)}
-# Files with barriers for memory of every kind: the others have LDS barriers alone, with no other wait beside them.
-FULL_BARRIERS = {"rec_columns", "rec_keyhead", "verify_tree"}
+# The exceptions. Files whose kernels spill, with the most vector registers and bytes of scratch (K = 256 above all):
+# written for CUDA's registers, they are to be fitted into RDNA's.
+SPILLING = {
+    "step": (33, 136),
+    "step_norm": (36, 148),
+    "verify": (16, 68),
+    "verify_norm": (21, 88),
+    "commit_verify": (47, 192),
+}
+# Files with barriers for memory of every kind, and with LDS barriers that have a wait for other memory beside them.
+FULL_BARRIERS = {"rec_columns", "rec_keyhead", "verify_tree", "conv_gates"}
+WAITING_BARRIERS = {"step_norm"}
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +61,10 @@ def _broken(f: Facts) -> list[str]:
         sentences.append(f"{f.scratch_bytes} bytes of scratch; {scratch} are allowed")
     if f.shared_bytes > SHARED_BYTES:
         sentences.append(f"{f.shared_bytes} bytes of LDS; {SHARED_BYTES} are there")
-    if f.source not in FULL_BARRIERS and (f.barriers["full"] or f.barriers["waiting"]):
-        sentences.append("a barrier that waits for more than LDS")
+    if f.barriers["full"] and f.source not in FULL_BARRIERS:
+        sentences.append("a barrier for all memory; LDS barriers alone are allowed")
+    if f.barriers["waiting"] and f.source not in WAITING_BARRIERS:
+        sentences.append("an LDS barrier with a wait for other memory beside it")
     return sentences
 
 
@@ -66,6 +75,7 @@ def test_no_kernel_breaks_a_ceiling(found: list[Facts]) -> None:
 def test_every_exception_is_needed(found: list[Facts]) -> None:
     assert {f.source for f in found if f.vector_spills or f.scratch_bytes} == set(SPILLING)
     assert {f.source for f in found if f.barriers["full"]} == FULL_BARRIERS
+    assert {f.source for f in found if f.barriers["waiting"]} == WAITING_BARRIERS
 
 
 @pytest.mark.parametrize(
@@ -75,13 +85,14 @@ def test_every_exception_is_needed(found: list[Facts]) -> None:
         ({"vector_spills": 1}, "spills 1 vector registers; 0 are allowed"),
         ({"scratch_bytes": 4}, "4 bytes of scratch; 0 are allowed"),
         ({"shared_bytes": 65540}, "65540 bytes of LDS; 65536 are there"),
-        ({"barriers": {"full": 1, "waiting": 0}}, "a barrier that waits for more than LDS"),
-        ({"barriers": {"full": 0, "waiting": 1}}, "a barrier that waits for more than LDS"),
+        ({"barriers": {"full": 1, "waiting": 0}}, "a barrier for all memory; LDS barriers alone are allowed"),
+        ({"barriers": {"full": 0, "waiting": 1}}, "an LDS barrier with a wait for other memory beside it"),
     ],
 )
 def test_a_broken_ceiling_is_named(found: list[Facts], change: dict[str, object], sentence: str) -> None:
-    step = next(f for f in found if f.source == "step" and f.arch == "gfx1201")
-    assert broken([replace(step, **change)]) == [f"{step.name} on gfx1201: {sentence}"]
+    commit = next(f for f in found if f.source == "commit" and f.arch == "gfx1201")
+    assert broken([commit]) == []
+    assert broken([replace(commit, **change)]) == [f"{commit.name} on gfx1201: {sentence}"]
 
 
 @pytest.mark.parametrize(
@@ -108,30 +119,38 @@ def test_table(found: list[Facts]) -> None:
         f"{isa.table(found)}\n",
         """\
 file            architecture                             vector  scalar   scratch  LDS    barriers  exchanges
-rec_columns     gfx1030 gfx1100 gfx1151 gfx1200 gfx1201  188     107      0        0      0/0/36    936+0
-rec_keyhead     gfx1030 gfx1100 gfx1151                  256     107      0        0      0/0/63    2265+0
-rec_keyhead     gfx1200 gfx1201                          256     107+4    0        0      0/0/63    2265+0
-step            gfx1030                                  242     107+13   0        19520  28/0/0    566+0
-step            gfx1100                                  241     107+14   0        19520  28/0/0    566+0
-step            gfx1151                                  241     107+9    0        19520  28/0/0    566+0
-step            gfx1200 gfx1201                          241     107+13   0        19520  28/0/0    566+0
-verify          gfx1030                                  244     107+62   0        19520  28/0/0    566+0
-verify          gfx1100 gfx1151                          243     107+56   0        19520  28/0/0    566+0
-verify          gfx1200 gfx1201                          243     107+61   0        19520  28/0/0    566+0
-verify_tree     gfx1030                                  237     107+35   0        6656   16/0/2    752+0
-verify_tree     gfx1100                                  234     107+30   0        6656   16/0/2    752+0
-verify_tree     gfx1151                                  234     107+26   0        6656   16/0/2    752+0
-verify_tree     gfx1200 gfx1201                          235     107+36   0        6656   16/0/2    752+0
-commit_verify   gfx1030                                  256+29  107+110  96       19520  28/0/0    566+0
-commit_verify   gfx1100                                  256+21  107+100  88       19520  28/0/0    566+0
-commit_verify   gfx1151                                  256+32  107+106  88       19520  28/0/0    566+0
-commit_verify   gfx1200 gfx1201                          256+35  107+116  84       19520  28/0/0    566+0
+rec_columns     gfx1030 gfx1100 gfx1151 gfx1200 gfx1201  189     107      0        0      0/0/36    936+0
+rec_keyhead     gfx1030 gfx1100 gfx1151 gfx1200 gfx1201  256     107      0        0      0/0/63    2265+0
+step            gfx1030                                  256+33  107+76   136      20576  28/0/0    566+0
+step            gfx1100                                  256+31  107+80   128      20576  28/0/0    566+0
+step            gfx1151                                  256+31  107+67   128      20576  28/0/0    566+0
+step            gfx1200 gfx1201                          256+31  107+68   128      20576  28/0/0    566+0
+step_norm       gfx1030                                  256+36  107+113  148      20576  88/10/0   686+0
+step_norm       gfx1100                                  256+34  107+97   140      20576  88/10/0   686+0
+step_norm       gfx1151 gfx1200 gfx1201                  256+34  107+100  140      20576  88/10/0   686+0
+verify          gfx1030                                  256+16  107+126  68       20576  28/0/0    566+0
+verify          gfx1100                                  256+14  107+114  60       20576  28/0/0    566+0
+verify          gfx1151                                  256+14  107+116  60       20576  28/0/0    566+0
+verify          gfx1200 gfx1201                          256+13  107+91   56       20576  28/0/0    566+0
+verify_norm     gfx1030                                  256+21  107+159  88       20576  88/0/0    686+0
+verify_norm     gfx1100                                  256+21  107+152  88       20576  88/0/0    686+0
+verify_norm     gfx1151                                  256+19  107+151  80       20576  88/0/0    686+0
+verify_norm     gfx1200 gfx1201                          256+19  107+143  80       20576  88/0/0    686+0
+verify_tree     gfx1030                                  238     107+47   0        8704   16/0/2    512+0
+verify_tree     gfx1100 gfx1151                          236     107+31   0        8704   16/0/2    512+0
+verify_tree     gfx1200 gfx1201                          237     107+38   0        8704   16/0/2    512+0
+commit_verify   gfx1030 gfx1151                          256+47  107+211  192      20576  28/0/0    566+0
+commit_verify   gfx1100                                  256+47  107+217  192      20576  28/0/0    566+0
+commit_verify   gfx1200 gfx1201                          256+47  107+174  192      20576  28/0/0    566+0
 commit          gfx1030 gfx1151                          204     44       0        0      0/0/0     0+0
 commit          gfx1100                                  204     43       0        0      0/0/0     0+0
 commit          gfx1200 gfx1201                          204     46       0        0      0/0/0     0+0
 conv_commit     gfx1030 gfx1100 gfx1151 gfx1200 gfx1201  15      52       0        0      0/0/0     0+0
-causal_conv1d   gfx1030 gfx1100 gfx1151                  83      93       0        0      0/0/0     480+0
-causal_conv1d   gfx1200 gfx1201                          83      94       0        0      0/0/0     480+0
+causal_conv1d   gfx1030 gfx1100 gfx1151                  83      95       0        0      0/0/0     480+0
+causal_conv1d   gfx1200 gfx1201                          83      96       0        0      0/0/0     480+0
+conv_gates      gfx1030                                  37      86       0        0      0/0/3     0+0
+conv_gates      gfx1100 gfx1200 gfx1201                  35      86       0        0      0/0/3     0+0
+conv_gates      gfx1151                                  35      85       0        0      0/0/3     0+0
 qk_l2norm       gfx1030                                  87      36       0        0      0/0/0     60+0
 qk_l2norm       gfx1100 gfx1151                          81      34       0        0      0/0/0     60+0
 qk_l2norm       gfx1200 gfx1201                          89      36       0        0      0/0/0     60+0
