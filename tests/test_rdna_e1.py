@@ -17,13 +17,14 @@ from compare import assert_same_bits
 from rdna_cases import ARCHES, each_arch, needs_compilers
 
 from strata_gdn.parity.calls import MORE_CALLS
+from strata_gdn.parity.kernels import choices
 
 pytestmark = needs_compilers
 
 if not needs_compilers.args[0]:
     import run_rdna
     from rdna import toolchain
-    from rdna.ops import Ops, Options
+    from rdna.ops import DECIDED_FOR, Ops, Options
 
 LONG = os.environ.get("GDN_RDNA_LONG") == "1"
 
@@ -104,9 +105,24 @@ def test_dtypes_layouts_and_maps(ops: Ops, kernel: str, dtype: torch.dtype, layo
 
 
 @each_arch
-@pytest.mark.parametrize("name", [name for name in MORE_CALLS if LONG or re.search(r"special|gaps|odd|nan", name)])
+@pytest.mark.parametrize(
+    "name", [name for name in MORE_CALLS if LONG or re.search(r"special|gaps|odd|nan|contiguous, ", name)]
+)
 def test_special_values_gaps_and_odd_addresses(ops: Ops, name: str) -> None:
     same_as_on_the_cpu(ops, call(name), name)
+
+
+def first_of_each_op() -> list[str]:
+    return list({name.split()[0]: name for name in reversed(CALLS)}.values())
+
+
+@each_arch
+@pytest.mark.parametrize("name", CALLS if LONG else first_of_each_op())
+def test_every_configuration(ops: Ops, name: str) -> None:
+    """By all switches that the op's kernels go by."""
+    made = call(name)
+    for switches in choices(made.op, DECIDED_FOR):
+        same_as_on_the_cpu(ops, made, f"{name}, {switches}", **switches)
 
 
 # What divides, takes a root, or approximates with the processor's exp2 and reciprocal.
@@ -145,6 +161,7 @@ def test_every_file_is_reached(arch: str) -> None:
     ops = Ops(arch)
     for name in CALLS:
         same_as_on_the_cpu(ops, call(name), name)
+    same_as_on_the_cpu(ops, call("gdn_verify_layer chain"), "one launch", GDN_FUSED_LAYER=1)
     for kernel, heads in (("rec_columns", Heads(1, 1, 64, 64)), ("rec_keyhead", Heads(1, 2, 64, 64))):
         same_as_on_the_cpu(ops, prompt(heads, 3), kernel, **PROMPT_KERNELS[kernel])
     assert sources(ops, ops.runner.launches) == {path.stem for path in toolchain.KERNELS}

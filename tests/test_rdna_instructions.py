@@ -235,6 +235,19 @@ def test_buffers_constants_and_values(runner: Runner) -> None:
 
 
 @each_arch
+def test_flat_addresses(runner: Runner) -> None:
+    a = np.random.default_rng(9).integers(0, 2**31, 512, dtype=np.int32)
+    order = np.random.default_rng(10).permutation(8).astype(np.int32)
+    out = np.zeros_like(a)
+    launch(runner, "anywhere", a.size, a, order, out)
+    assert "flat_load" in runner.kernels["anywhere"].disassembly()
+    item, thread = np.arange(512), np.arange(512) % 256
+    private = 1000 * (thread & 7) + item
+    shared = -(item ^ 1)
+    np.testing.assert_array_equal(out, np.choose(thread % 3, [private, shared, a]))
+
+
+@each_arch
 @pytest.mark.parametrize("threads", [1, 3])
 def test_shared_memory(runner: Runner, threads: int) -> None:
     a = np.arange(1024, dtype=np.int32)

@@ -124,6 +124,21 @@ extern "C" __global__ void buffer(void* a, int* out, int bytes) {
   out[item()] = static_cast<int>(__builtin_amdgcn_raw_buffer_load_b32(description, item() * 4, 0, 0));
 }
 
+// Addresses of which only the lane knows where they lead: scratch, LDS or global memory.
+extern "C" __global__ void anywhere(int* a, const int* order, int* out) {
+  __shared__ int s[kWords];
+  constexpr int size = 8;
+  int values[size];
+  for (int k = 0; k < size; ++k) values[order[k] & (size - 1)] = 1000 * k + item();
+  s[threadIdx.x] = -item();
+  __syncthreads();
+  int* from[] = {&values[order[threadIdx.x & 7] & (size - 1)], &s[threadIdx.x ^ 1], &a[item()]};
+  int* chosen = threadIdx.x % 3 == 0 ? from[0] : threadIdx.x % 3 == 1 ? from[1] : from[2];
+  const int value = *static_cast<volatile int*>(chosen);
+  __syncthreads();
+  out[item()] = value;
+}
+
 // Two words of a buffer by the scalar unit.
 extern "C" __global__ void scalar_buffer(void* a, int* out, int bytes) {
   using Words = int __attribute__((ext_vector_type(4)));

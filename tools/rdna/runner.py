@@ -150,6 +150,7 @@ class Runner:
     def _fill_registers(description: engine.LaunchDescription, kernel: Kernel, arguments: int) -> None:
         values = {
             "private_segment_buffer": (engine.SCRATCH_DESCRIPTION, 0, 0, 0),
+            "flat_scratch_init": (0, 0),
             "kernarg_segment_ptr": (arguments & 0xFFFFFFFF, arguments >> 32),
         }
         registers: list[int] = []

@@ -33,7 +33,10 @@ PROGRAMS = (CLANG, OBJDUMP, "ld.lld-22")
 MODULES = {"elftools": "pyelftools", "msgpack": "msgpack"}
 
 SOURCES = json.loads((CSRC / "sources.json").read_text())
-KERNELS = tuple(CSRC / name for name in SOURCES["cuda"] if name != "cuda/runtime.cu")
+HOST_SIDES = tuple(CSRC / name for name in SOURCES["cuda"] if name != "cuda/runtime.cu")
+# Blocks of these wait for each other, as CUDA's clusters can: the registry gives them to no other device.
+CLUSTERS = {"cuda/decode_layer.cu"}
+KERNELS = tuple(path for path in HOST_SIDES if str(path.relative_to(CSRC)) not in CLUSTERS)
 
 # The exact lane: no contraction that the source does not spell out; clang's defaults keep denormals and round division
 # and square root correctly.
@@ -107,7 +110,7 @@ def ops_library() -> Path:
     stable = [CSRC / name for group in ("bind", "core", "cpu") for name in SOURCES[group]]
     flags = {source: stable_flags for source in stable if source not in replaced}
     flags |= {HOST / "launch.cpp": stable_flags, HOST / "allocator.cpp": torch_flags}
-    flags |= {source: [*HOST_SIDE, "-c"] for source in KERNELS}
+    flags |= {source: [*HOST_SIDE, "-c"] for source in HOST_SIDES}
     folders = {source: [CSRC, INCLUDE] for source in flags} | {HOST / "allocator.cpp": [ENGINE]}
     objects = _in_parallel(
         lambda source: _compiled(

@@ -15,6 +15,9 @@ struct Access {
 // Where a lane's bytes are in host memory; throws Fault where the lane may not touch them.
 using Locate = uint8_t* (*)(Wave&, const Instruction&, int lane, uint32_t bytes, bool write);
 
+// Bytes of the work-group's LDS (shared.cpp).
+uint8_t* shared_memory(Wave& w, uint32_t address, uint32_t bytes, bool write);
+
 template <Access a>
 void put_into_register(Wave& w, int reg, int lane, const uint8_t* from) {
   if constexpr (a.bytes >= 4) {

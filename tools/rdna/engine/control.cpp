@@ -41,6 +41,11 @@ void nothing(Wave&, const Instruction&) {}
 
 void drop_caches(Wave& w, const Instruction&) { w.caches_dropped_at = w.epoch; }
 
+// gfx10 says where flat addresses of scratch begin. A change of the rounding or denormal mode would be another matter.
+void set_hardware_register(Wave&, const Instruction& in) {
+  if (in.text.find("HW_REG_FLAT_SCR_") == std::string::npos) throw Fault("a hardware register that is not known");
+}
+
 void illegal(Wave&, const Instruction&) { throw Fault("padding that is no instruction"); }
 
 constexpr Entry kEntries[] = {
@@ -77,6 +82,7 @@ constexpr Entry kEntries[] = {
     {"buffer_gl1_inv", nothing},
     {"global_inv", drop_caches},
     {"global_wb", nothing},
+    {"s_setreg_b32", set_hardware_register},
     {"v_nop", nothing},
     {"v_illegal", illegal},
 };

@@ -58,7 +58,7 @@ struct LanePattern {
   bool from_inactive;
 };
 
-using Registers = std::bitset<384>;  // 256 vector registers, then scalar ones
+using Registers = std::bitset<400>;  // 256 vector registers, then scalar ones
 
 // The counters of memory operations under way. Before gfx12 `shared` and `scalar` are one, lgkmcnt.
 enum class Counter : uint8_t { load, store, shared, scalar };

@@ -71,6 +71,8 @@ std::unique_ptr<Wave> new_wave(const Launch& launch, Group& group, uint32_t numb
   std::fill_n(&w->v[0][0], kVectorRegisters * kLanes, kPoison);
   std::fill_n(w->s, kScalarRegisters, kPoison);
   w->s[kNull] = w->s[kScc] = 0;
+  w->set_pair(kPrivateBase, uint64_t{kPrivateAperture} << 32);
+  w->set_pair(kSharedBase, uint64_t{kSharedAperture} << 32);
   w->launch = &launch;
   w->group = &group;
   w->number = number;

@@ -45,6 +45,28 @@ uint8_t* scratch(Wave& w, const Instruction& in, int lane, uint32_t bytes, bool 
   return private_memory(w, lane, offset, bytes);
 }
 
+// Flat: by the upper word an address leads to scratch, to LDS or to global memory. Hardware counts the access as one of
+// LDS too.
+uint8_t* flat(Wave& w, const Instruction& in, int lane, uint32_t bytes, bool write) {
+  const Operand& vector = in.op[write ? 0 : 1];
+  const uint32_t low = w.v[vector.reg][lane] + static_cast<uint32_t>(in.offset);
+  switch (w.v[vector.reg + 1][lane]) {
+    case kPrivateAperture: return private_memory(w, lane, low, bytes);
+    case kSharedAperture: return shared_memory(w, low, bytes, write);
+    default: return global(w, in, lane, bytes, write);
+  }
+}
+template <Access a>
+void flat_load(Wave& w, const Instruction& in) {
+  load_lanes<flat, Counter::load, a>(w, in);
+  w.waits.issue(Counter::shared, in);
+}
+template <Access a>
+void flat_store(Wave& w, const Instruction& in) {
+  store_lanes<flat, Counter::store, 1, a>(w, in);
+  w.waits.issue(Counter::shared, in);
+}
+
 // Buffers: data, vector offset or "off", four registers of description, scalar offset. gfx10 reaches scratch through
 // the description that the launch puts into the first registers.
 uint8_t* buffer(Wave& w, const Instruction& in, int lane, uint32_t bytes, bool write) {
@@ -116,6 +138,25 @@ constexpr Entry kEntries[] = {
     RDNA_SPACE("global", global, 1),
     RDNA_SPACE("scratch", scratch, 1),
     RDNA_SPACE("buffer", buffer, 0),
+    {"flat_load_b32", flat_load<Access{4}>},
+    {"flat_load_b64", flat_load<Access{8}>},
+    {"flat_load_b96", flat_load<Access{12}>},
+    {"flat_load_b128", flat_load<Access{16}>},
+    {"flat_load_u8", flat_load<Access{1}>},
+    {"flat_load_u16", flat_load<Access{2}>},
+    {"flat_load_i8", flat_load<Access{1, Place::sign_extended}>},
+    {"flat_load_i16", flat_load<Access{2, Place::sign_extended}>},
+    {"flat_load_d16_b16", flat_load<Access{2, Place::low_half}>},
+    {"flat_load_d16_hi_b16", flat_load<Access{2, Place::high_half}>},
+    {"flat_load_d16_u8", flat_load<Access{1, Place::low_half}>},
+    {"flat_load_d16_hi_u8", flat_load<Access{1, Place::high_half}>},
+    {"flat_store_b32", flat_store<Access{4}>},
+    {"flat_store_b64", flat_store<Access{8}>},
+    {"flat_store_b96", flat_store<Access{12}>},
+    {"flat_store_b128", flat_store<Access{16}>},
+    {"flat_store_b8", flat_store<Access{1}>},
+    {"flat_store_b16", flat_store<Access{2}>},
+    {"flat_store_d16_hi_b16", flat_store<Access{2, Place::high_half}>},
     {"s_load_b32", scalar_load<uint32_t, 1>},
     {"s_load_b64", scalar_load<uint32_t, 2>},
     {"s_load_b96", scalar_load<uint32_t, 3>},

@@ -74,9 +74,11 @@ constexpr Counted kClasses[] = {
     {"s_load_", Class::smem},
     {"s_buffer_load_", Class::smem},
     {"global_load_", Class::vmem_load},
+    {"flat_load_", Class::vmem_load},
     {"scratch_load_", Class::vmem_load},
     {"buffer_load_", Class::vmem_load},
     {"global_store_", Class::vmem_store},
+    {"flat_store_", Class::vmem_store},
     {"scratch_store_", Class::vmem_store},
     {"buffer_store_", Class::vmem_store},
     {"s_barrier", Class::barrier},
@@ -96,7 +98,8 @@ constexpr Counted kClasses[] = {
     {"s_", Class::salu},
 };
 
-constexpr std::string_view kFreeText[] = {"s_delay_alu", "s_wait_alu", "s_waitcnt", "s_waitcnt_depctr", "s_sendmsg"};
+constexpr std::string_view kFreeText[] = {"s_delay_alu",      "s_wait_alu", "s_waitcnt",
+                                          "s_waitcnt_depctr", "s_sendmsg",  "s_setreg_b32"};
 
 bool starts_with(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
 bool ends_with(std::string_view text, std::string_view ending) {

@@ -14,8 +14,18 @@ struct Named {
   uint8_t words;
 };
 constexpr Named kNamed[] = {
-    {"vcc_lo", kVcc, 1}, {"vcc_hi", kVcc + 1, 1}, {"vcc", kVcc, 2},   {"exec_lo", kExec, 1}, {"exec_hi", kExec + 1, 1},
-    {"exec", kExec, 2},  {"m0", kM0, 1},          {"null", kNull, 1}, {"scc", kScc, 1},      {"src_scc", kScc, 1},
+    {"src_private_base", kPrivateBase, 2},
+    {"src_shared_base", kSharedBase, 2},
+    {"vcc_lo", kVcc, 1},
+    {"vcc_hi", kVcc + 1, 1},
+    {"vcc", kVcc, 2},
+    {"exec_lo", kExec, 1},
+    {"exec_hi", kExec + 1, 1},
+    {"exec", kExec, 2},
+    {"m0", kM0, 1},
+    {"null", kNull, 1},
+    {"scc", kScc, 1},
+    {"src_scc", kScc, 1},
 };
 
 struct File {

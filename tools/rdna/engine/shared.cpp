@@ -3,9 +3,7 @@
 #include "tables.h"
 
 namespace rdna {
-namespace {
-
-uint8_t* locate_at(Wave& w, uint32_t address, uint32_t bytes, bool write) {
+uint8_t* shared_memory(Wave& w, uint32_t address, uint32_t bytes, bool write) {
   Group& group = *w.group;
   if (w.signalled) throw Fault("an LDS access between a barrier's signal and its wait is ordered by neither");
   if (static_cast<uint64_t>(address) + bytes > group.shared.size()) {
@@ -21,9 +19,11 @@ uint8_t* locate_at(Wave& w, uint32_t address, uint32_t bytes, bool write) {
   return group.shared.data() + address;
 }
 
+namespace {
+
 uint8_t* shared(Wave& w, const Instruction& in, int lane, uint32_t bytes, bool write) {
   const uint32_t base = w.v[in.op[write ? 0 : 1].reg][lane];
-  return locate_at(w, base + static_cast<uint32_t>(in.offset), bytes, write);
+  return shared_memory(w, base + static_cast<uint32_t>(in.offset), bytes, write);
 }
 
 // Two accesses in one: offsets count elements, or 64 of them.
@@ -33,8 +33,8 @@ void load_two(Wave& w, const Instruction& in) {
   const uint8_t *first[kLanes], *second[kLanes];
   for_active_lanes(w, [&](int l) {
     const uint32_t base = w.v[in.op[1].reg][l];
-    first[l] = locate_at(w, base + static_cast<uint32_t>(in.offset * unit), a.bytes, false);
-    second[l] = locate_at(w, base + static_cast<uint32_t>(in.second_offset * unit), a.bytes, false);
+    first[l] = shared_memory(w, base + static_cast<uint32_t>(in.offset * unit), a.bytes, false);
+    second[l] = shared_memory(w, base + static_cast<uint32_t>(in.second_offset * unit), a.bytes, false);
   });
   for_active_lanes(w, [&](int l) {
     put_into_register<a>(w, in.op[0].reg, l, first[l]);
@@ -49,9 +49,9 @@ void store_two(Wave& w, const Instruction& in) {
   for_active_lanes(w, [&](int l) {
     const uint32_t base = w.v[in.op[0].reg][l];
     take_from_register<a>(w, in.op[1].reg, l,
-                          locate_at(w, base + static_cast<uint32_t>(in.offset * unit), a.bytes, true));
+                          shared_memory(w, base + static_cast<uint32_t>(in.offset * unit), a.bytes, true));
     take_from_register<a>(w, in.op[2].reg, l,
-                          locate_at(w, base + static_cast<uint32_t>(in.second_offset * unit), a.bytes, true));
+                          shared_memory(w, base + static_cast<uint32_t>(in.second_offset * unit), a.bytes, true));
   });
   w.waits.issue(Counter::shared, in);
 }

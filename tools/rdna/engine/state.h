@@ -27,8 +27,13 @@ enum ScalarRegister : uint16_t {
   kM0 = 125,
   kExec = 126,
   kScc = 128,  // as a source
-  kScalarRegisters = 129,
+  kPrivateBase = 130,
+  kSharedBase = 132,
+  kScalarRegisters = 134,
 };
+
+// The upper words of flat addresses that lead to a lane's scratch and to LDS: no host address has them.
+constexpr uint32_t kPrivateAperture = 0x5c7a0001, kSharedAperture = 0x5c7a0002;
 
 // The first word of a buffer description that means scratch memory.
 constexpr uint32_t kScratchDescription = 0x5c7a7c40;

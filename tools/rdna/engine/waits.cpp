@@ -33,9 +33,8 @@ void Waits::check_in_full(const Instruction& in) const {
   for (const Event& e : events_) {
     const Registers hit = in.touched & e.registers;
     if (hit.none()) continue;
-    const bool in_order = e.counter != Counter::scalar;
     const bool both_load = in.written_late.any() && in.counted == e.instruction->counted;
-    if (in_order && both_load && (hit & ~in.written_late).none()) continue;
+    if (e.counter != Counter::scalar && both_load && (hit & ~in.written_late).none()) continue;
     throw Fault("missing wait: " + name_of(hit) + " is used while '" + e.instruction->text + "' has still to write it");
   }
 }
