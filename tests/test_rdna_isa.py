@@ -32,6 +32,7 @@ SPILLING = {
     "verify": (16, 68),
     "verify_norm": (21, 88),
     "commit_verify": (47, 192),
+    "verify_layer": (0, 2016),  # objects that are not kept in registers at all
 }
 # Files with barriers for memory of every kind, and with LDS barriers that have a wait for other memory beside them.
 FULL_BARRIERS = {"rec_columns", "rec_keyhead", "verify_tree", "conv_gates"}
@@ -151,6 +152,7 @@ causal_conv1d   gfx1200 gfx1201                          83      96       0     
 conv_gates      gfx1030                                  37      86       0        0      0/0/3     0+0
 conv_gates      gfx1100 gfx1200 gfx1201                  35      86       0        0      0/0/3     0+0
 conv_gates      gfx1151                                  35      85       0        0      0/0/3     0+0
+verify_layer    gfx1030 gfx1100 gfx1151 gfx1200 gfx1201  159     86       2016     20576  76/0/0    626+0
 qk_l2norm       gfx1030                                  87      36       0        0      0/0/0     60+0
 qk_l2norm       gfx1100 gfx1151                          81      34       0        0      0/0/0     60+0
 qk_l2norm       gfx1200 gfx1201                          89      36       0        0      0/0/0     60+0

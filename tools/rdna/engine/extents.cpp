@@ -23,12 +23,14 @@ void ExtentList::fail(uint64_t address, uint32_t bytes, bool write) const {
   std::ostringstream text;
   text << "out of bounds: " << (write ? "write" : "read") << " of " << bytes << " bytes at 0x" << std::hex << address
        << std::dec;
+  const auto around = std::find_if(extents_.begin(), extents_.end(),
+                                   [&](const Extent& e) { return address >= e.begin && address < e.end; });
+  if (around != extents_.end()) {
+    text << (address + bytes > around->end ? " runs over the end of " : " goes to read-only ") << around->name;
+    throw Fault(text.str());
+  }
   const char* joint = "";
   for (const Extent& e : extents_) {
-    if (address >= e.begin && address < e.end) {
-      text << (address + bytes > e.end ? " runs over the end of " : " goes to read-only ") << e.name;
-      throw Fault(text.str());
-    }
     constexpr uint64_t near = 1 << 16;
     if (address >= e.end && address - e.end < near) {
       text << joint << ' ' << address - e.end << " bytes past the end of " << e.name;
