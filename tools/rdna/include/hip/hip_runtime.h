@@ -1,5 +1,5 @@
 // The part of HIP that csrc/cuda uses, for a compiler without ROCm (clang -x hip -nogpuinc -nogpulib): the language's
-// keywords, its built-in variables, a few device functions, and the host functions that tools/rdna/runtime.cpp serves.
+// keywords, its built-in variables, a few device functions, and the host functions that engine/hip_runtime.cpp serves.
 // Device functions that ROCm defines otherwise than here have its results: division and square root are correctly
 // rounded (clang's default without fast-math), shuffles read any lane of the wave.
 #pragma once
@@ -61,7 +61,7 @@ hipError_t __hipPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes
 hipError_t __hipPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_bytes, hipStream_t* stream);
 }
 
-// The runner has as many blocks resident as it has waves' worth of memory: one a multiprocessor says nothing wrong.
+// Launchers ask how many blocks are worth their while: for the runner one a multiprocessor is as good as any number.
 template <class Kernel>
 hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, int, size_t) {
   *blocks = 1;
