@@ -158,8 +158,10 @@ Ref decide(PyObject* arguments) {
   long long hv = 0;
   long long k = 0;
   long long v = 0;
+  long long width = 0;
   int tree = 0;
-  parse(arguments, "ssisLLLLLLspO", &op, &arch, &sms, &dtype, &tokens, &n, &h, &hv, &k, &v, &precision, &tree, &env);
+  parse(arguments, "ssisLLLLLLLspO", &op, &arch, &sms, &dtype, &tokens, &n, &h, &hv, &k, &v, &width, &precision, &tree,
+        &env);
   policy::Request request;
   request.op = policy::parse_op(op);
   request.dtype = to_enum<DType>("dtype", dtype, kDTypes);
@@ -170,6 +172,7 @@ Ref decide(PyObject* arguments) {
   request.value_heads = hv;
   request.key_dim = k;
   request.value_dim = v;
+  request.conv_width = width;
   request.tree = tree != 0;
 
   const policy::Overrides overrides = to_overrides(env);

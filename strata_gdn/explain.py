@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hv", type=int, default=48, help="value heads (default 48)")
     parser.add_argument("--k", type=int, default=128, help="key dimension (default 128)")
     parser.add_argument("--v", type=int, default=128, help="value dimension (default 128)")
+    parser.add_argument("--width", type=int, default=4, help="taps of a layer's convolution (default 4)")
     parser.add_argument("--tree", action="store_true", help="a verify with parents")
     parser.add_argument("--precision", default="auto", help="auto, exact, fp32 or fast (default auto)")
     parser.add_argument("--env", type=_switch, action="append", metavar="NAME=VALUE",
@@ -59,7 +60,7 @@ def text(args: argparse.Namespace) -> str:
     arch = registry.cpu_arch() if args.arch == "cpu" and env is None else args.arch
     decision = registry.decide(
         args.op, arch=arch, sms=args.sms, dtype=args.dtype, tokens=args.tokens, n=args.n, h=args.h, hv=args.hv,
-        k=args.k, v=args.v, precision=args.precision, tree=args.tree, env=env,
+        k=args.k, v=args.v, width=args.width, precision=args.precision, tree=args.tree, env=env,
     )  # fmt: skip
     shape = f"N={args.n} T={args.tokens} H={args.h} HV={args.hv} K={args.k} V={args.v}"
     rows = [

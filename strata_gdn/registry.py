@@ -118,6 +118,7 @@ def decide(
     hv: int = 48,
     k: int = 128,
     v: int = 128,
+    width: int = 4,
     precision: str = "auto",
     tree: bool = False,
     env: Mapping[str, int | str] | None = None,
@@ -137,6 +138,7 @@ def decide(
         hv: value heads, a multiple of `h`.
         k: the key dimension K.
         v: the value dimension V.
+        width: taps W of the convolution inside the fused layers; no other op's kernel goes by it.
         precision: "auto", "exact", "fp32" or "fast".
         tree: a verify with parents; other ops have no trees.
         env: exactly these switches, instead of the environment and the overrides in force.
@@ -145,7 +147,7 @@ def decide(
         ValueError: an unknown op, architecture or switch (the message has the nearest known name), or a value that is
             not allowed (it has the allowed ones).
     """
-    positive = {"h": h, "hv": hv, "k": k, "v": v} | ({} if sms is None else {"sms": sms})
+    positive = {"h": h, "hv": hv, "k": k, "v": v, "width": width} | ({} if sms is None else {"sms": sms})
     for least, arguments in ((1, positive), (0, {"tokens": tokens, "n": n})):
         for name, value in arguments.items():
             if value < least:
@@ -153,7 +155,7 @@ def decide(
     if hv % h:
         raise ValueError(f"decide: hv must be a multiple of h={h}; got {hv}")
     kernel, config, reason, rejected = _C.decide(
-        op, arch, sms or 0, str(dtype).removeprefix("torch."), tokens, n, h, hv, k, v, precision, tree,
+        op, arch, sms or 0, str(dtype).removeprefix("torch."), tokens, n, h, hv, k, v, width, precision, tree,
         _environment(env),
     )  # fmt: skip
     return Decision(kernel, config, reason, tuple(rejected))

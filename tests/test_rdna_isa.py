@@ -154,7 +154,7 @@ causal_conv1d   gfx1200 gfx1201                          83      96       0     
 conv_gates      gfx1030                                  37      86       0        0      0/0/3     0+0
 conv_gates      gfx1100 gfx1200 gfx1201                  35      86       0        0      0/0/3     0+0
 conv_gates      gfx1151                                  35      85       0        0      0/0/3     0+0
-verify_layer    gfx1030 gfx1100 gfx1151 gfx1200 gfx1201  161     86       2016     20544  52/0/0    626+0
+verify_layer    gfx1030 gfx1100 gfx1151 gfx1200 gfx1201  161     86       1984     20544  52/0/0    626+0
 qk_l2norm       gfx1030                                  87      36       0        0      0/0/0     60+0
 qk_l2norm       gfx1100 gfx1151                          81      34       0        0      0/0/0     60+0
 qk_l2norm       gfx1200 gfx1201                          89      36       0        0      0/0/0     60+0

@@ -563,7 +563,7 @@ gated_delta_rule_verify arch=sm_90 tokens=8 tree=True
     verify: takes a chain of tokens; this is a tree
 gdn_verify_layer arch=sm_90 tokens=8
   conv_gates, verify_norm [heads=1 columns=128] the first kernels that fit gdn_verify_layer on sm_90, measured in benchmarks/decode_h200.json
-    verify_layer: N*HV=48 heads are more than the unknown number of SMs
+    verify_layer: N*HV=48 heads have no SM each: how many there are is not known
 gdn_verify_layer arch=sm_90 tokens=9 tree=True
   none [] T must be at most 8; got 9
     verify_layer: T must be at most 8; got 9

@@ -1,6 +1,5 @@
 // gdn_decode_layer_ and gdn_verify_layer: a layer between its projections, bit for bit
-// causal_conv1d_ -> gdn_gates -> gated_delta_rule_ (qk_l2norm) -> gated_rms_norm; on a GPU the first two are one
-// launch.
+// causal_conv1d_ -> gdn_gates -> gated_delta_rule_ (qk_l2norm) -> gated_rms_norm; on a GPU in one to three launches.
 
 #include <torch/csrc/stable/ops.h>
 

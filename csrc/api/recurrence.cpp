@@ -87,6 +87,7 @@ void RecurrenceCall::states(const TensorInfo& state, Dim count) {
   }
   checks.last_contiguous(state);
   params.state_in = state_view(state, value_major);
+  request.state_vectors = params.state_in.in_vectors();
 }
 
 void RecurrenceCall::pool(const TensorInfo& state, const std::optional<TensorInfo>& state_indices, bool written) {

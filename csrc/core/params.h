@@ -59,6 +59,14 @@ struct StateView {
   int64_t value_stride = 0;
 
   explicit operator bool() const { return data != nullptr; }
+
+  // Whether four neighbouring values may be one access, and offsets within a head are 32-bit numbers.
+  bool in_vectors() const {
+    constexpr int64_t most = INT32_MAX / 256;  // K and V are at most 256
+    const int64_t other = value_stride == 1 ? key_stride : value_stride;
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0 && (slot_stride | head_stride | other) % 4 == 0 && other >= 0 &&
+           other <= most;
+  }
 };
 
 // State values that a warp holds in the GPU kernels of decode and speculation: 2048 / K columns.

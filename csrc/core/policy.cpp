@@ -19,7 +19,7 @@ struct Need {
   bool value_dim;           // V is
   int64_t max_tokens;       // 0: any number
   bool chain = false;       // no tree
-  bool whole_head = false;  // a block has all columns of a head: not with GDN_SPLIT=1
+  bool whole_head = false;  // a block has all columns of a head: not with GDN_SPLIT=1, and states in_vectors()
   bool one_launch = false;  // of a fused layer
 };
 constexpr int64_t kHeadDims[] = {64, 128, 256};
@@ -264,6 +264,7 @@ Cause unmet(const Entry& row, const Request& request, const Device& device, Arch
   if (row.need.value_dim && !is_head_dim(request.value_dim)) return Cause::value_dim;
   if (row.need.max_tokens && request.tokens > row.need.max_tokens) return Cause::tokens;
   if (row.need.chain && request.tree) return Cause::tree;
+  if (row.need.whole_head && !request.state_vectors) return Cause::state_view;
   if (row.need.whole_head && request.key_dim * request.value_dim > kMostBlockValues) return Cause::wide_head;
   if (row.need.whole_head && effective(overrides, Switch::split, &seen).number == 1) return Cause::split;
   if (row.need.one_launch) {
@@ -361,11 +362,12 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
              " value heads a key head; got H=" + std::to_string(request.key_heads) +
              ", HV=" + std::to_string(request.value_heads);
     case Cause::busy_card:
-      return "N*HV=" + std::to_string(request.sequences * request.value_heads) + " heads are more than the " +
-             (device.sms > 0 ? std::to_string(device.sms) : std::string("unknown number of")) + " SMs";
+      return "N*HV=" + std::to_string(request.sequences * request.value_heads) + " heads have no SM each: " +
+             (device.sms > 0 ? std::to_string(device.sms) + " SMs" : std::string("how many there are is not known"));
     case Cause::wide_head:
       return "its blocks have whole heads of K*V of at most " + std::to_string(kMostBlockValues) + "; got " +
              std::to_string(request.key_dim * request.value_dim);
+    case Cause::state_view: return "needs a state on a 16-byte boundary with strides of whole vectors";
     case Cause::split: return "its blocks have whole heads; GDN_SPLIT=1";
     case Cause::head_group:
       return "needs a multiple of 2 value heads a key head, or for K=64 and 128 of 3; got K=" +
@@ -406,6 +408,7 @@ std::string_view static_words(Cause cause) {
     case Cause::tokens:
     case Cause::tree:
     case Cause::switched_off:
+    case Cause::state_view:
     case Cause::split:
     case Cause::wide_head:
     case Cause::conv_width:

@@ -51,6 +51,7 @@ struct Request {
   Layout layout = Layout::kv;
   Precision precision = Precision::automatic;
   bool tree = false;             // a verify with parents
+  bool state_vectors = true;     // StateView::in_vectors()
   int32_t alignment_bytes = 16;  // the largest power of two, up to 16, that divides every pointer and row stride
 };
 
@@ -73,6 +74,7 @@ enum class Cause : int32_t {
   value_dim,
   tokens,
   switched_off,  // a switch says so
+  state_view,    // the state's addresses or strides are not those of whole vectors
   split,         // GDN_SPLIT=1 divides what the kernel needs whole
   wide_head,     // a head's state is more than a block holds
   conv_width,    // the convolution has another number of taps

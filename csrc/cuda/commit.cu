@@ -101,12 +101,12 @@ const char* commit(const CommitParams& params, int warps, void* stream) {
     const CommitLayer& first = params.layers[i];
     p.state = first.state;
     const TileAccess access = tile_access(first.state);
-    const bool aligned = tile_aligned(first.state);
+    const bool aligned = first.state.in_vectors();
     p.log_stride = log_strides(first.logs);
     p.num_layers = 0;
     for (; i < params.num_layers && p.num_layers < most_layers; ++i) {
       const CommitLayer& layer = params.layers[i];
-      if (!same_strides(layer.state, p.state) || tile_aligned(layer.state) != aligned ||
+      if (!same_strides(layer.state, p.state) || layer.state.in_vectors() != aligned ||
           !same(log_strides(layer.logs), p.log_stride)) {
         break;
       }

@@ -27,12 +27,13 @@ struct StepLaunch {
 };
 const char* step(const RecurrenceParams& params, const StepLaunch& how, void* stream);
 const char* verify(const RecurrenceParams& params, const StepLaunch& how, void* stream);
-// The fused layers' step and verify: the norm's o is not written. `early`: they read states, the indices of slots, z
-// and the weight at once, and what the kernel before them writes only after it has ended.
+// The fused layers' step and verify, of states in_vectors(): the norm's o is not written. `early`: they read states,
+// the indices of slots, z and the weight at once, and what the kernel before them writes only after it has ended.
 const char* step_norm(const RecurrenceParams& params, const NormParams& norm, const StepLaunch& how, void* stream);
 const char* verify_norm(const RecurrenceParams& params, const NormParams& norm, const StepLaunch& how, void* stream);
-// The fused layers in one launch, for a convolution of four taps. What the single ops leave for each other (q, k, v, g,
-// beta and o) is not written. decode_layer: the value heads of a key head are a cluster of blocks, at most 8.
+// The fused layers in one launch, for states in_vectors() and a convolution of four taps. What the single ops leave for
+// each other (q, k, v, g, beta and o) is not written. decode_layer: the value heads of a key head are a cluster of
+// blocks, at most 8.
 const char* decode_layer(const ConvParams& conv, const GatesParams& gates, const RecurrenceParams& params,
                          const NormParams& norm, const StepLaunch& how, void* stream);
 const char* verify_layer(const ConvParams& conv, const GatesParams& gates, const RecurrenceParams& params,

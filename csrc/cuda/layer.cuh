@@ -6,7 +6,7 @@
 //   tensor   shape                                strides                  dtype
 //   x        [N, T, C], C = 2 H K + HV V          last 1, others any       float32, bfloat16 or float16
 //   weight   [C, 4], bias [C] or absent           last 1                   any of the three
-//   window   [S, C, L], L >= 3                    any                      x's, or float32
+//   window   [S, C, L], L >= 3                    last 1, others any       x's, or float32
 //   a, b     [N, T, HV]; A_log, dt_bias [HV]      any                      any of the three
 //   state, logs, z, norm weight, y                as in step.cuh
 //
@@ -34,8 +34,8 @@ struct LayerParams {
   bool packed_weights;  // a channel's weights may be one access
 };
 
-constexpr int kLayerWidth = 4;  // of the convolution
-template <class Tr, StepMode mode>
+constexpr int kLayerWidth = 4;      // of the convolution
+template <class Tr, StepMode mode>  // where the resource gate looks for it
 constexpr int layer_shared_bytes = step_shared_bytes<Tr, mode>;
 
 // A channel of the block: its taps, its window and its first row on their way, raw values until they are used. Later
@@ -99,6 +99,8 @@ template <class Tr>
 class LayerChannels {
  public:
   static constexpr int rounds = 3;
+  static_assert(2 * Tr::K + 64 <= rounds * (Tr::K * 64 / kTileValues) * kWarp,
+                "V = 64 has the fewest threads for its channels");
 
   __device__ LayerChannels(const LayerParams& p, const StepBlock& block)
       : p_(p), block_(block), warp_(uniform(static_cast<int>(threadIdx.x) / kWarp)) {}
@@ -234,7 +236,7 @@ __device__ __forceinline__ void normalise_rows(const RecurrenceParams& rec, cons
 
 template <class Tr, StepMode mode>
 __global__ void __launch_bounds__(Tr::resident_threads(mode), 1) layer_kernel(const __grid_constant__ LayerParams p) {
-  if constexpr (writes_state<mode> && !kClusters) return;  // never launched there
+  if constexpr (writes_state<mode> && !kClusters) __trap();  // code for older cards on a newer one: no silent result
   __shared__ StepStage<Tr> stage;
   extern __shared__ float outputs[];  // [stage_tokens][V]; the values before them
   trigger_dependents();
@@ -286,17 +288,15 @@ const char* launch_layer(const ConvParams& conv, const GatesParams& gates, const
   const int64_t weight_bytes = kLayerWidth * (conv.weight.dtype == DType::f32 ? 4 : 2);
   p.packed_weights = conv.weight.stride[1] == 1 && conv.weight.stride[0] % kLayerWidth == 0 &&
                      reinterpret_cast<uintptr_t>(conv.weight.data) % static_cast<uintptr_t>(weight_bytes) == 0;
-  return with_tile_traits<StepTraits>(rec.heads.key_dim, tile_access(rec.state_in), tile_aligned(rec.state_in),
-                                      [&](auto traits) {
-                                        using Tr = decltype(traits);
-                                        return launch_by_sequences(rec.shape.sequences, [&](int first, unsigned count) {
-                                          p.step.first_n = first;
-                                          LaunchShape shape = divide_step<Tr, mode>(p.step, how, count);
-                                          shape.shared_bytes = layer_shared_bytes<Tr, mode>;
-                                          if (writes_state<mode>) shape.cluster = p.step.group;
-                                          return launch_kernel(layer_kernel<Tr, mode>, shape, p, stream);
-                                        });
-                                      });
+  return with_tile_traits<StepTraits, true>(rec.heads.key_dim, tile_access(rec.state_in), [&](auto traits) {
+    using Tr = decltype(traits);
+    return launch_by_sequences(rec.shape.sequences, [&](int first, unsigned count) {
+      p.step.first_n = first;
+      LaunchShape shape = divide_step<Tr, mode>(p.step, how, count);
+      if (writes_state<mode>) shape.cluster = p.step.group;
+      return launch_kernel(layer_kernel<Tr, mode>, shape, p, stream);
+    });
+  });
 }
 
 }  // namespace gdn::gpu

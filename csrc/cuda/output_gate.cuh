@@ -1,5 +1,5 @@
 // The gate of the output norm: y = x SiLU(z), or x sigmoid(z) (docs/math.md, norms), narrowed to y's dtype. What
-// gated_rms_norm.cu and the step's epilogue (step_norm.cuh) share.
+// gated_rms_norm.cu and the step's epilogue (output_norm.cuh) share.
 #pragma once
 
 #include "core/exact_math.h"

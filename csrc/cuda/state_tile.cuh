@@ -21,16 +21,9 @@ enum class TileAccess : int32_t { along_columns, along_rows };
 inline TileAccess tile_access(const StateView& state) {
   return state.value_stride == 1 ? TileAccess::along_columns : TileAccess::along_rows;
 }
-// Whether four neighbouring values may be one access, and offsets within a head are 32-bit numbers.
-inline bool tile_aligned(const StateView& state) {
-  constexpr int64_t most = INT32_MAX / 256;  // K and V are at most 256
-  const int64_t other = state.value_stride == 1 ? state.key_stride : state.value_stride;
-  return reinterpret_cast<uintptr_t>(state.data) % 16 == 0 &&
-         (state.slot_stride | state.head_stride | other) % 4 == 0 && other >= 0 && other <= most;
-}
-
-// aligned: four neighbouring values of a state may be one access (tile_aligned). Known when compiled: where it is told
-// at run time, the two ways' loads end in moves, and a warp waits for its state before it has asked for its tokens.
+// aligned: four neighbouring values of a state may be one access (StateView::in_vectors). Known when compiled: where it
+// is told at run time, the two ways' loads end in moves, and a warp waits for its state before it has asked for its
+// tokens.
 template <int key_dim, TileAccess tile_access, bool tile_aligned>
 struct TileTraits {
   static constexpr int K = key_dim;
@@ -54,22 +47,23 @@ struct TileTraits {
 };
 
 // f(Traits<K, access, aligned>{})
-template <template <int, TileAccess, bool> class Traits, class F>
-const char* with_tile_traits(int64_t key_dim, TileAccess access, bool aligned, F f) {
-  const auto with_access = [&](auto key, auto is_aligned) {
+template <template <int, TileAccess, bool> class Traits, bool aligned, class F>
+const char* with_tile_traits(int64_t key_dim, TileAccess access, F f) {
+  const auto with_access = [&](auto key) {
     constexpr int K = decltype(key)::value;
-    constexpr bool on_boundaries = decltype(is_aligned)::value;
-    return access == TileAccess::along_columns ? f(Traits<K, TileAccess::along_columns, on_boundaries>{})
-                                               : f(Traits<K, TileAccess::along_rows, on_boundaries>{});
-  };
-  const auto with_alignment = [&](auto key) {
-    return aligned ? with_access(key, std::true_type{}) : with_access(key, std::false_type{});
+    return access == TileAccess::along_columns ? f(Traits<K, TileAccess::along_columns, aligned>{})
+                                               : f(Traits<K, TileAccess::along_rows, aligned>{});
   };
   switch (key_dim) {
-    case 64: return with_alignment(std::integral_constant<int, 64>{});
-    case 128: return with_alignment(std::integral_constant<int, 128>{});
-    default: return with_alignment(std::integral_constant<int, 256>{});
+    case 64: return with_access(std::integral_constant<int, 64>{});
+    case 128: return with_access(std::integral_constant<int, 128>{});
+    default: return with_access(std::integral_constant<int, 256>{});
   }
+}
+template <template <int, TileAccess, bool> class Traits, class F>
+const char* with_tile_traits(int64_t key_dim, TileAccess access, bool aligned, F f) {
+  return aligned ? with_tile_traits<Traits, true>(key_dim, access, f)
+                 : with_tile_traits<Traits, false>(key_dim, access, f);
 }
 
 // Warps that a head's columns keep busy, and of these how many a block has where `wanted` are asked for.

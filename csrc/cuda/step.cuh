@@ -456,11 +456,16 @@ template <StepMode mode>
 const char* launch_step(StepParams& p, const RecurrenceParams& rec, const StepLaunch& how, void* stream) {
   const StateView& state = rec.state_in ? rec.state_in : rec.state_out;
   p.rec = rec;
-  const bool aligned = tile_aligned(state) && (!rec.state_out || tile_aligned(rec.state_out));
-  return with_tile_traits<StepTraits>(rec.heads.key_dim, tile_access(state), aligned, [&](auto traits) {
+  const auto launch = [&](auto traits) {
     using Tr = decltype(traits);
     return launch_step_kernel<Tr, mode>(step_kernel<Tr, mode>, p, how, stream);
-  });
+  };
+  if constexpr (has_norm<mode>) {
+    return with_tile_traits<StepTraits, true>(rec.heads.key_dim, tile_access(state), launch);
+  } else {
+    const bool aligned = state.in_vectors() && (!rec.state_out || rec.state_out.in_vectors());
+    return with_tile_traits<StepTraits>(rec.heads.key_dim, tile_access(state), aligned, launch);
+  }
 }
 
 }  // namespace gdn::gpu

@@ -165,7 +165,7 @@ const char* verify_tree(const RecurrenceParams& params, const StepLaunch& how, v
   StepParams p = {};
   p.rec = params;
   return with_tile_traits<StepTraits>(
-      params.heads.key_dim, tile_access(params.state_in), tile_aligned(params.state_in), [&](auto traits) {
+      params.heads.key_dim, tile_access(params.state_in), params.state_in.in_vectors(), [&](auto traits) {
         using Tr = decltype(traits);
         return launch_step_kernel<Tr, StepMode::verify>(verify_tree_kernel<Tr>, p, how, stream);
       });

@@ -59,7 +59,9 @@ def asked(op: str, device: torch.device, **shape: int) -> list[tuple[registry.De
 
 def shape_of(arguments: dict[str, Any]) -> dict[str, int]:
     """What a decision on a call with heads and states goes by; of another call nothing."""
+    layer = {}
     if "qkv" in arguments:
+        layer["width"] = arguments["conv_weight"].shape[1]
         (n, tokens, channels), (HV, V) = arguments["qkv"].shape, arguments["z"].shape[2:]
         H = arguments["num_key_heads"]
         K = (channels - HV * V) // (2 * H)
@@ -74,4 +76,4 @@ def shape_of(arguments: dict[str, Any]) -> dict[str, int]:
         n = len(bounds) - 1
         tokens = -(-tokens // max(n, 1))  # a sequence
     tree = arguments.get("parents") is not None
-    return {"n": n, "tokens": tokens, "h": H, "hv": HV, "k": K, "v": V, "tree": tree}
+    return {"n": n, "tokens": tokens, "h": H, "hv": HV, "k": K, "v": V, "tree": tree} | layer

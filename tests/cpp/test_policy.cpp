@@ -140,11 +140,50 @@ void test_cuda_kernels() {
   }
 }
 
+void test_fused_layers() {
+  const Overrides none, never = with({{"GDN_FUSED_LAYER", "0"}}), always = with({{"GDN_FUSED_LAYER", "1"}});
+  struct {
+    Op op;
+    const char *one, *two, *apart;
+  } const layers[] = {
+      {Op::decode_layer, "decode_layer", "conv_gates, step_norm", "conv_gates, step, gated_rms_norm"},
+      {Op::verify_layer, "verify_layer", "conv_gates, verify_norm", "conv_gates, verify, gated_rms_norm"},
+  };
+  for (const auto& layer : layers) {
+    Request r = request(layer.op);
+    const auto kernel = [&](const char* arch, int32_t sms, const Overrides& overrides) {
+      Device device = on(arch);
+      device.sms = sms;
+      return std::string(decide(r, device, overrides).kernel);
+    };
+    // A multiprocessor for each of the 48 heads.
+    expect(kernel("sm_90", 132, none), layer.one);
+    expect(kernel("sm_90", 47, none), layer.two);
+    expect(kernel("sm_90", 132, never), layer.two);
+    expect(kernel("sm_90", 47, always), layer.one);
+    // Clusters are where windows are written.
+    expect(kernel("sm_80", 108, always), layer.op == Op::decode_layer ? layer.two : layer.one);
+    r.key_heads = 3;
+    expect(kernel("sm_90", 132, always), layer.op == Op::decode_layer ? layer.two : layer.one);
+    r.key_heads = 16;
+    r.conv_width = 3;
+    expect(kernel("sm_90", 132, always), layer.two);
+    r.conv_width = 4;
+    // A head in one block.
+    r.state_vectors = false;
+    expect(kernel("sm_90", 132, always), layer.apart);
+    r.state_vectors = true;
+    r.key_dim = 256;
+    expect(kernel("sm_90", 132, always), layer.apart);
+  }
+}
+
 void test_cuda_configurations() {
   const Device device = on("sm_90");
   const Overrides none, split = with({{"GDN_SPLIT", "1"}}), one_by_one = with({{"GDN_COMMIT_SPLIT", "0"}});
   for (const Op op : {Op::gated_delta_rule, Op::verify, Op::commit_verify, Op::decode_layer, Op::verify_layer}) {
-    assert(decide(request(op), device, none).columns == 64);
+    const bool layer = op == Op::decode_layer || op == Op::verify_layer;
+    assert(decide(request(op), device, none).columns == (layer ? 128 : 64));
     assert(decide(request(op), device, split).columns == 32);
   }
   for (const Op op : {Op::commit_layers, Op::conv_commit}) {
@@ -372,6 +411,7 @@ int main() {
   test_architectures();
   test_every_op_has_a_cpu_kernel();
   test_cuda_kernels();
+  test_fused_layers();
   test_cuda_configurations();
   test_instruction_sets();
   test_emulation_of_gpus();
