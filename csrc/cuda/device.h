@@ -137,6 +137,15 @@ __device__ __forceinline__ int uniform(int x) {
 #endif
 }
 
+// Ends the kernel with an error, which the next synchronisation reports.
+__device__ __forceinline__ void trap() {
+#if defined(__HIPCC__)
+  __builtin_trap();
+#else
+  __trap();
+#endif
+}
+
 // The sum over a warp's lanes, added at distances 16, 8, 4, 2, 1 (docs/contract.md), in every lane.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
