@@ -34,8 +34,10 @@ constexpr Need kDraft = {true, true, kMaxWindowTokens};
 constexpr Need kDraftChain = {true, true, kMaxWindowTokens, true};
 constexpr Need kFewTokens = {true, true, 16};
 constexpr Need kLayer = {true, true, kMaxLayerTokens};
-constexpr Need kLayerFused = {true, true, kMaxLayerTokens, true, true};
-constexpr Need kLayerOne = {true, true, kMaxLayerTokens, true, true, true};
+constexpr Need kLayerFused = {true, true, kMaxLayerTokens, false, true};
+constexpr Need kLayerFusedChain = {true, true, kMaxLayerTokens, true, true};
+constexpr Need kLayerOne = {true, true, kMaxLayerTokens, false, true, true};
+constexpr Need kLayerOneChain = {true, true, kMaxLayerTokens, true, true, true};
 constexpr Need kLayerChain = {true, true, kMaxLayerTokens, true};
 
 constexpr int64_t kLayerTaps = 4;  // of the convolution in a layer of one launch
@@ -86,41 +88,41 @@ constexpr std::string_view kVerifyTreeLayer = "conv_gates, verify_tree, gated_rm
 // Of the rows that fit a request the first one serves it.
 // clang-format off
 constexpr Entry kTable[] = {
-    {kCpu,   0, Op::gated_delta_rule, kExact, kHeads,      "rec_cpu",              kReadsIsa,         kOnlyKernel},
-    {kCpu,   0, Op::verify,           kExact, kDraft,      "verify_cpu",           kReadsIsa,         kOnlyKernel},
-    {kCpu,   0, Op::commit,           kExact, kHeads,      "commit_cpu",           kReadsIsa,         kOnlyKernel},
-    {kCpu,   0, Op::commit_layers,    kExact, kHeads,      "commit_cpu",           kReadsIsa,         kOnlyKernel},
-    {kCpu,   0, Op::commit_verify,    kExact, kDraft,      "commit_verify_cpu",    kReadsIsa,         kOnlyKernel},
-    {kCpu,   0, Op::conv,             kExact, kAny,        "conv_cpu",             kReadsIsa,         kOnlyKernel},
-    {kCpu,   0, Op::conv_verify,      kExact, kWindow,     "conv_cpu",             kReadsIsa,         kOnlyKernel},
-    {kCpu,   0, Op::conv_commit,      kExact, kAny,        "conv_commit_cpu",      kReadsIsa,         kOnlyKernel},
-    {kCpu,   0, Op::qk_l2norm,        kExact, kKeys,       "l2norm_cpu",           kReadsIsa,         kOnlyKernel},
-    {kCpu,   0, Op::gates,            kExact, kAny,        "gates_cpu",            kReadsIsa,         kOnlyKernel},
-    {kCpu,   0, Op::norm,             kExact, kValues,     "norm_cpu",             kReadsIsa,         kOnlyKernel},
-    {kCpu,   0, Op::decode_layer,     kExact, kLayer,      "decode_layer_cpu",     kReadsIsa,         kOnlyKernel},
-    {kCpu,   0, Op::verify_layer,     kExact, kLayer,      "verify_layer_cpu",     kReadsIsa,         kOnlyKernel},
-    {kCuda, 75, Op::gated_delta_rule, kExact, kFewTokens,  "step",                 kReadsStep,        kDecodeH200},
-    {kCuda, 80, Op::gated_delta_rule, kExact, kHeads,      "rec_keyhead",          kReadsKeyhead,     kPromptH200},
-    {kCuda, 75, Op::gated_delta_rule, kExact, kHeads,      "rec_columns",          kReadsPipeline,    kPromptH200},
-    {kCuda, 75, Op::verify,           kExact, kDraftChain, "verify",               kReadsSplit,       kDecodeH200},
-    {kCuda, 75, Op::verify,           kExact, kDraft,      "verify_tree",          kReadsSplit,       kOnlyKernel},
-    {kCuda, 75, Op::commit,           kExact, kHeads,      "commit",               kReadsNone,        kOnlyKernel},
-    {kCuda, 75, Op::commit_layers,    kExact, kHeads,      "commit",               kReadsCommitSplit, kDecodeH200},
-    {kCuda, 75, Op::commit_verify,    kExact, kDraftChain, "commit_verify",        kReadsSplit,       kDecodeH200},
-    {kCuda, 75, Op::commit_verify,    kExact, kDraft,      "commit, verify_tree",  kReadsSplit,       kOnlyKernel},
-    {kCuda, 90, Op::decode_layer,     kExact, kLayerOne,   "decode_layer",         kReadsFused,       kDecodeH200},
-    {kCuda, 75, Op::decode_layer,     kExact, kLayerFused, kDecodeLayerFused,      kReadsSplit,       kDecodeH200},
-    {kCuda, 75, Op::decode_layer,     kExact, kLayer,      kDecodeLayer,           kReadsSplit,       kDecodeH200},
-    {kCuda, 75, Op::verify_layer,     kExact, kLayerOne,   "verify_layer",         kReadsFused,       kDecodeH200},
-    {kCuda, 75, Op::verify_layer,     kExact, kLayerFused, kVerifyLayerFused,      kReadsSplit,       kDecodeH200},
-    {kCuda, 75, Op::verify_layer,     kExact, kLayerChain, kVerifyLayer,           kReadsSplit,       kDecodeH200},
-    {kCuda, 75, Op::verify_layer,     kExact, kLayer,      kVerifyTreeLayer,       kReadsSplit,       kOnlyKernel},
-    {kCuda, 75, Op::conv,             kExact, kAny,        "causal_conv1d",        kReadsNone,        kOnlyKernel},
-    {kCuda, 75, Op::conv_verify,      kExact, kWindow,     "causal_conv1d",        kReadsNone,        kOnlyKernel},
-    {kCuda, 75, Op::conv_commit,      kExact, kAny,        "conv_commit",          kReadsCommitSplit, kOnlyKernel},
-    {kCuda, 75, Op::qk_l2norm,        kExact, kKeys,       "qk_l2norm",            kReadsNone,        kOnlyKernel},
-    {kCuda, 75, Op::gates,            kExact, kAny,        "gdn_gates",            kReadsNone,        kOnlyKernel},
-    {kCuda, 75, Op::norm,             kExact, kValues,     "gated_rms_norm",       kReadsNone,        kOnlyKernel},
+    {kCpu,   0, Op::gated_delta_rule, kExact, kHeads,           "rec_cpu",              kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::verify,           kExact, kDraft,           "verify_cpu",           kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::commit,           kExact, kHeads,           "commit_cpu",           kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::commit_layers,    kExact, kHeads,           "commit_cpu",           kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::commit_verify,    kExact, kDraft,           "commit_verify_cpu",    kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::conv,             kExact, kAny,             "conv_cpu",             kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::conv_verify,      kExact, kWindow,          "conv_cpu",             kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::conv_commit,      kExact, kAny,             "conv_commit_cpu",      kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::qk_l2norm,        kExact, kKeys,            "l2norm_cpu",           kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::gates,            kExact, kAny,             "gates_cpu",            kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::norm,             kExact, kValues,          "norm_cpu",             kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::decode_layer,     kExact, kLayer,           "decode_layer_cpu",     kReadsIsa,         kOnlyKernel},
+    {kCpu,   0, Op::verify_layer,     kExact, kLayer,           "verify_layer_cpu",     kReadsIsa,         kOnlyKernel},
+    {kCuda, 75, Op::gated_delta_rule, kExact, kFewTokens,       "step",                 kReadsStep,        kDecodeH200},
+    {kCuda, 80, Op::gated_delta_rule, kExact, kHeads,           "rec_keyhead",          kReadsKeyhead,     kPromptH200},
+    {kCuda, 75, Op::gated_delta_rule, kExact, kHeads,           "rec_columns",          kReadsPipeline,    kPromptH200},
+    {kCuda, 75, Op::verify,           kExact, kDraftChain,      "verify",               kReadsSplit,       kDecodeH200},
+    {kCuda, 75, Op::verify,           kExact, kDraft,           "verify_tree",          kReadsSplit,       kOnlyKernel},
+    {kCuda, 75, Op::commit,           kExact, kHeads,           "commit",               kReadsNone,        kOnlyKernel},
+    {kCuda, 75, Op::commit_layers,    kExact, kHeads,           "commit",               kReadsCommitSplit, kDecodeH200},
+    {kCuda, 75, Op::commit_verify,    kExact, kDraftChain,      "commit_verify",        kReadsSplit,       kDecodeH200},
+    {kCuda, 75, Op::commit_verify,    kExact, kDraft,           "commit, verify_tree",  kReadsSplit,       kOnlyKernel},
+    {kCuda, 90, Op::decode_layer,     kExact, kLayerOne,        "decode_layer",         kReadsFused,       kDecodeH200},
+    {kCuda, 75, Op::decode_layer,     kExact, kLayerFused,      kDecodeLayerFused,      kReadsSplit,       kDecodeH200},
+    {kCuda, 75, Op::decode_layer,     kExact, kLayer,           kDecodeLayer,           kReadsSplit,       kDecodeH200},
+    {kCuda, 75, Op::verify_layer,     kExact, kLayerOneChain,   "verify_layer",         kReadsFused,       kDecodeH200},
+    {kCuda, 75, Op::verify_layer,     kExact, kLayerFusedChain, kVerifyLayerFused,      kReadsSplit,       kDecodeH200},
+    {kCuda, 75, Op::verify_layer,     kExact, kLayerChain,      kVerifyLayer,           kReadsSplit,       kDecodeH200},
+    {kCuda, 75, Op::verify_layer,     kExact, kLayer,           kVerifyTreeLayer,       kReadsSplit,       kOnlyKernel},
+    {kCuda, 75, Op::conv,             kExact, kAny,             "causal_conv1d",        kReadsNone,        kOnlyKernel},
+    {kCuda, 75, Op::conv_verify,      kExact, kWindow,          "causal_conv1d",        kReadsNone,        kOnlyKernel},
+    {kCuda, 75, Op::conv_commit,      kExact, kAny,             "conv_commit",          kReadsCommitSplit, kOnlyKernel},
+    {kCuda, 75, Op::qk_l2norm,        kExact, kKeys,            "qk_l2norm",            kReadsNone,        kOnlyKernel},
+    {kCuda, 75, Op::gates,            kExact, kAny,             "gdn_gates",            kReadsNone,        kOnlyKernel},
+    {kCuda, 75, Op::norm,             kExact, kValues,          "gated_rms_norm",       kReadsNone,        kOnlyKernel},
 };
 // clang-format on
 constexpr size_t kRows = sizeof(kTable) / sizeof(kTable[0]);
