@@ -85,6 +85,8 @@ def test_the_ops_beside_the_cpus(capsys):
 def test_an_op_with_another_bit_fails(where, capsys, monkeypatch):
     """One call of the recurrence that is not the CPU's own."""
     own, made = torch.ops.strata_gdn.gated_delta_rule_, []
+    assert _beside_the_cpu(1)  # a dispatch mode looks an op up by its name, once: before the name is another's
+    capsys.readouterr()
 
     def faulty(**arguments):
         o = own(**arguments)
