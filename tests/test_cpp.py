@@ -20,7 +20,7 @@ def run_preset(preset: str, *needed: str) -> str:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not on the PATH")
     done = subprocess.run(
-        ["cmake", "--workflow", "--preset", preset],
+        ["cmake", "--workflow", "--fresh", "--preset", preset],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
