@@ -72,8 +72,10 @@ struct StateView {
 // State values that a warp holds in the GPU kernels of decode and speculation: 2048 / K columns.
 constexpr int64_t kTileValues = 2048;
 
-constexpr int64_t kMaxWindowTokens = 128;  // draft tokens a sequence in a verify
-constexpr int64_t kMaxLayerTokens = 8;     // tokens a sequence in the fused layers
+constexpr int64_t kMaxWindowTokens = 128;              // draft tokens a sequence in a verify
+constexpr int64_t kMaxLayerTokens = 8;                 // tokens a sequence in the fused layers
+constexpr int kLayerTaps = 4;                          // of the convolution where a fused layer is one launch
+constexpr int64_t kMostBlockValues = 8 * kTileValues;  // of a head's state in a block of the GPU kernels of decode
 
 struct HeadShape {
   int64_t key_heads = 0;    // H

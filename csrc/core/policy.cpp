@@ -40,10 +40,8 @@ constexpr Need kLayerOne = {true, true, kMaxLayerTokens, false, true, true};
 constexpr Need kLayerOneChain = {true, true, kMaxLayerTokens, true, true, true};
 constexpr Need kLayerChain = {true, true, kMaxLayerTokens, true};
 
-constexpr int64_t kLayerTaps = 4;  // of the convolution in a layer of one launch
 constexpr int64_t kMostClusterBlocks = 8;
 constexpr int64_t kLayerRounds = 1;  // of such a layer's blocks, a head each, on the multiprocessors: more are slower
-constexpr int64_t kMostBlockValues = 8 * kTileValues;  // of a block's state: eight warps
 
 constexpr uint32_t bit(Switch id) { return uint32_t{1} << static_cast<uint32_t>(id); }
 static_assert(kSwitchCount <= 32, "a row's set of switches is a 32-bit mask");
@@ -174,14 +172,11 @@ double token_cost(const RecShape& shape, const Request& request, const Device& d
   return device.sms > 0 ? std::ceil(blocks / at_once) * shape.token_ns : blocks / shape.resident * shape.token_ns;
 }
 
-int64_t shared_memory(const Device& device, Arch seen) {
-  const bool known = device.shared_memory_bytes > 0 && seen == arch_of(device);
-  return known ? device.shared_memory_bytes : opt_in_bytes(seen.number);
-}
-
 bool rec_shape_fits(const RecShape& shape, const Request& request, const Device& device, Arch seen) {
   const int64_t group = request.key_heads > 0 ? request.value_heads / request.key_heads : 0;
-  return group > 0 && group % shape.heads == 0 && has_room(shape, request.key_dim, shared_memory(device, seen));
+  const bool known = device.shared_memory_bytes > 0 && seen == arch_of(device);
+  return group > 0 && group % shape.heads == 0 &&
+         has_room(shape, request.key_dim, known ? device.shared_memory_bytes : opt_in_bytes(seen.number));
 }
 
 // The cheapest shape with one head a thread, or with several; nullptr: none fits.

@@ -30,12 +30,6 @@ __device__ __forceinline__ float load_column(const ConvParams& p, const ConvRows
   return at.has_old ? load(p.state_in, column_offset(p, at, t, c)) : 0.0f;
 }
 
-// The token that t >= 0 follows in a tree; -1: the window's newest column.
-__device__ __forceinline__ int64_t parent_of(const IndexView<2>& parents, int64_t n, int64_t t) {
-  const int64_t parent = index_at(parents, n * parents.stride[0] + t * parents.stride[1]);
-  return parent >= 0 && parent < t ? parent : -1;
-}
-
 // Row number of the token `age` tokens before t along its branch; negative from the window's newest column on.
 __device__ __forceinline__ int64_t ancestor(const IndexView<2>& parents, int64_t n, int64_t t, int64_t age) {
   if (parents.data == nullptr) return t - age;

@@ -190,13 +190,13 @@ __device__ __forceinline__ void sync_lds() {
 #endif
 }
 
-// A barrier of the blocks of a cluster in two halves (sm_90 or newer): what came before every thread's first half has
-// been done when any thread's second half returns.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 constexpr bool kClusters = true;
 #else
 constexpr bool kClusters = false;
 #endif
+// A barrier of the blocks of a cluster in two halves (sm_90 or newer): what came before every thread's first half has
+// been done when any thread's second half returns.
 __device__ __forceinline__ void arrive_in_cluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive;" ::: "memory");

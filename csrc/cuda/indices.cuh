@@ -12,6 +12,13 @@ __device__ __forceinline__ int64_t index_at(const IndexView<rank>& view, int64_t
                        : static_cast<const int32_t*>(view.data)[offset];
 }
 
+// The token that t >= 0 follows in a tree; -1: what came before the first one.
+template <class Index>
+__device__ __forceinline__ Index parent_of(const IndexView<2>& parents, int64_t n, Index t) {
+  const int64_t parent = index_at(parents, n * parents.stride[0] + t * parents.stride[1]);
+  return parent >= 0 && parent < t ? static_cast<Index>(parent) : -1;
+}
+
 // The pool slot of sequence n, or -1 to skip it.
 __device__ __forceinline__ int64_t slot_of(const IndexView<1>& state_indices, int64_t n, int64_t slots) {
   const int64_t slot = state_indices.data != nullptr ? index_at(state_indices, n * state_indices.stride[0]) : n;

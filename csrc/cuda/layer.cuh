@@ -34,7 +34,7 @@ struct LayerParams {
   bool packed_weights;  // a channel's weights may be one access
 };
 
-constexpr int kLayerWidth = 4;      // of the convolution
+constexpr int kLayerTaps = 4;       // of the convolution
 template <class Tr, StepMode mode>  // where the resource gate looks for it
 constexpr int layer_shared_bytes = step_shared_bytes<Tr, mode>;
 
@@ -43,7 +43,7 @@ constexpr int layer_shared_bytes = step_shared_bytes<Tr, mode>;
 // counts.
 class LayerChannel {
  public:
-  static constexpr int older = kLayerWidth - 1;
+  static constexpr int older = kLayerTaps - 1;
 
   // Channel c of x. What does not wait for the slot.
   __device__ __forceinline__ void fetch_rows(const LayerParams& p, int n, int64_t c, int tokens) {
@@ -66,7 +66,7 @@ class LayerChannel {
 
   // y of each token, rounded to x's dtype, to to[t * stride]. The newest columns of the next window stay in `newest`.
   __device__ __forceinline__ void convolve(const ConvParams& conv, int tokens, float* to, int stride) {
-    float weight[kLayerWidth];
+    float weight[kLayerTaps];
     weight_.widen(conv.weight.dtype, weight);
     const float bias = conv.bias.data != nullptr ? widen(bias_, conv.bias.dtype) : 0.0f;
 #pragma unroll
@@ -91,7 +91,7 @@ class LayerChannel {
  private:
   int64_t row_;
   uint32_t x_, old_[older], bias_;
-  RawPart<kLayerWidth> weight_;
+  RawPart<kLayerTaps> weight_;
 };
 
 // The block's channels: q, then k of its key head, then v of its value head. Each thread has up to `rounds` of them.
@@ -101,6 +101,7 @@ class LayerChannels {
   static constexpr int rounds = 3;
   static_assert(2 * Tr::K + 64 <= rounds * (Tr::K * 64 / kTileValues) * kWarp,
                 "V = 64 has the fewest threads for its channels");
+  static_assert(kMaxLayerTokens <= Tr::stage_tokens, "a layer's tokens are one stage");
 
   __device__ LayerChannels(const LayerParams& p, const StepBlock& block)
       : p_(p), block_(block), warp_(uniform(static_cast<int>(threadIdx.x) / kWarp)) {}
@@ -285,8 +286,8 @@ const char* launch_layer(const ConvParams& conv, const GatesParams& gates, const
   p.step.norm = output_norm(norm);
   p.conv = conv;
   p.gates = gates;
-  const int64_t weight_bytes = kLayerWidth * (conv.weight.dtype == DType::f32 ? 4 : 2);
-  p.packed_weights = conv.weight.stride[1] == 1 && conv.weight.stride[0] % kLayerWidth == 0 &&
+  const int64_t weight_bytes = kLayerTaps * (conv.weight.dtype == DType::f32 ? 4 : 2);
+  p.packed_weights = conv.weight.stride[1] == 1 && conv.weight.stride[0] % kLayerTaps == 0 &&
                      reinterpret_cast<uintptr_t>(conv.weight.data) % static_cast<uintptr_t>(weight_bytes) == 0;
   return with_tile_traits<StepTraits, true>(rec.heads.key_dim, tile_access(rec.state_in), [&](auto traits) {
     using Tr = decltype(traits);

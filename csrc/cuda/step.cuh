@@ -60,6 +60,7 @@ struct StepTraits : TileTraits<key_dim, access, aligned> {
     return aligned && !large ? 512 : 384;
   }
 
+  static_assert(most_warps * kTileValues == kMostBlockValues, "the registry counts on as large a block");
   static_assert(stage_tokens <= kWarp, "the gates of a stage are loaded by one warp");
   static_assert(most_warps * kWarp <= resident_threads(StepMode::commit_verify), "the largest block has room");
 };

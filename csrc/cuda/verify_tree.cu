@@ -35,11 +35,6 @@ struct TreeTable {
   uint32_t ancestors[kWindow][kSetWords];  // as a set: parents come first, so ascending order is from the root down
 };
 
-__device__ __forceinline__ int parent_of(const IndexView<2>& parents, int n, int t) {
-  const int64_t parent = index_at(parents, n * parents.stride[0] + t * parents.stride[1]);
-  return parent >= 0 && parent < t ? static_cast<int>(parent) : -1;
-}
-
 // The reciprocal norm of a row, and for keys its log.
 template <class Tr>
 __device__ __forceinline__ float factor_of(const StepParams& p, const StepBlock& block, const View<4>& view, int t,
