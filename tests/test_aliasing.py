@@ -121,5 +121,5 @@ def test_a_scale_that_is_no_float32(value: float) -> None:
 
 def test_no_memory_says_for_what() -> None:
     huge = torch.zeros(1, 64).expand(2**42, 64)
-    with pytest.raises(RuntimeError, match=r"no memory for a result of shape \[4398046511104, 64\], float32"):
+    with pytest.raises(RuntimeError, match=r"no memory for a tensor of shape \[4398046511104, 64\], float32"):
         ops.qk_l2norm(huge, torch.zeros(1, 64))

@@ -546,16 +546,18 @@ qk_l2norm arch=cpu-avx2 k=80 v=80
 gdn_gates arch=cpu-avx2 k=80 v=80
   gates_cpu [isa=avx2] the only kernel for gdn_gates on cpu
 gated_delta_rule arch=sm_86 sms=28 tokens=2048 env={'GDN_CHUNKED': 2}
-  rec_keyhead [heads=3 columns=16] the first kernel that fits gated_delta_rule on sm_86, measured in benchmarks/prompt_h200.json
+  chunk_fp32 [heads=3 columns=16] the first kernel that fits gated_delta_rule on sm_86, measured in benchmarks/chunk_h200.json
     step: takes at most 16 tokens a sequence; this is T=2048
 gated_delta_rule arch=sm_75 tokens=2048 k=96
   none [] K must be 64, 128 or 256; got 96
     step: K must be 64, 128 or 256; got 96
+    chunk_fp32: needs sm_80 or newer; this is sm_75
     rec_keyhead: needs sm_80 or newer; this is sm_75
     rec_columns: K must be 64, 128 or 256; got 96
 gated_delta_rule arch=sm_70 tokens=2048
-  none [] no kernel of this build serves gated_delta_rule on sm_70: step: needs sm_75 or newer; this is sm_70; rec_keyhead: needs sm_80 or newer; this is sm_70; rec_columns: needs sm_75 or newer; this is sm_70
+  none [] no kernel of this build serves gated_delta_rule on sm_70: step: needs sm_75 or newer; this is sm_70; chunk_fp32: needs sm_80 or newer; this is sm_70; rec_keyhead: needs sm_80 or newer; this is sm_70; rec_columns: needs sm_75 or newer; this is sm_70
     step: needs sm_75 or newer; this is sm_70
+    chunk_fp32: needs sm_80 or newer; this is sm_70
     rec_keyhead: needs sm_80 or newer; this is sm_70
     rec_columns: needs sm_75 or newer; this is sm_70
 gated_delta_rule_verify arch=sm_90 tokens=8 tree=True
@@ -729,6 +731,7 @@ kernel    step
 config    heads=1, columns=32
 reason    the first kernel that fits gated_delta_rule on sm_86, measured in benchmarks/decode_h200.json
 rejected  none
+switch    GDN_CHUNKED=unset (built-in)
 switch    GDN_KEYHEAD=unset (built-in)
 switch    GDN_PIPELINE=1 (built-in)
 switch    GDN_STEP=1 (built-in)
@@ -750,6 +753,8 @@ kernel    rec_keyhead
 config    heads=3, columns=16, pipelined=0
 reason    the first kernel that fits gated_delta_rule on sm_86, measured in benchmarks/prompt_h200.json
 rejected  step: takes at most 16 tokens a sequence; this is T=17
+rejected  chunk_fp32: GDN_CHUNKED is not set
+switch    GDN_CHUNKED=unset (built-in)
 switch    GDN_KEYHEAD=unset (built-in)
 switch    GDN_PIPELINE=0 (environment)
 switch    GDN_STEP=1 (built-in)

@@ -240,10 +240,113 @@ def test_where_the_decode_kernel_ends() -> None:
     assert decide("gated_delta_rule", tokens=16).kernel == "step"
     longer = decide("gated_delta_rule", tokens=17, sms=132)
     assert longer.kernel == "rec_keyhead"
-    assert longer.rejected == (("step", "takes at most 16 tokens a sequence; this is T=17"),)
+    off = ("chunk_fp32", "GDN_CHUNKED is not set")
+    assert longer.rejected == (("step", "takes at most 16 tokens a sequence; this is T=17"), off)
     switched_off = decide("gated_delta_rule", tokens=16, sms=132, env={"GDN_STEP": 0})
     assert switched_off.kernel == "rec_keyhead"
-    assert switched_off.rejected == (("step", "GDN_STEP=0"),)
+    assert switched_off.rejected == (("step", "GDN_STEP=0"), off)
+
+
+# The chunked form
+
+
+def test_where_the_chunked_form_runs() -> None:
+    """By itself never; with GDN_CHUNKED=1 where it is expected to win, with 2 from 128 tokens on; ordered, always."""
+    cards = (("sm_75", 72), ("sm_80", 108), ("sm_86", 28), ("sm_89", 128), ("sm_90", 132), ("sm_120", 170))
+    calls: list[dict[str, int]] = [{"tokens": PROMPT}, {"tokens": 127}, {"tokens": PROMPT, "h": 2, "hv": 8}]
+    settings: dict[str, tuple[Env, str]] = {
+        "-": ({}, "auto"),
+        "0": ({"GDN_CHUNKED": 0}, "auto"),
+        "1": ({"GDN_CHUNKED": 1}, "auto"),
+        "2": ({"GDN_CHUNKED": 2}, "auto"),
+        "ordered": ({}, "fp32"),
+        "ordered, 0": ({"GDN_CHUNKED": 0}, "fp32"),
+    }
+    rows = []
+    for (arch, sms), call in itertools.product(cards, calls):
+        takes = [
+            name
+            for name, (env, precision) in settings.items()
+            if registry.decide("gated_delta_rule", arch=arch, sms=sms, env=env, precision=precision, **call).kernel
+            == "chunk_fp32"
+        ]
+        rows.append((arch, sms, f"T={call['tokens']} HV={call.get('hv', 48)}", "; ".join(takes) or "never"))
+    assert_expected_inline(
+        table(rows),
+        """\
+sm_75 72 T=2048 HV=48: never
+sm_75 72 T=127 HV=48: never
+sm_75 72 T=2048 HV=8: never
+sm_80 108 T=2048 HV=48: 2; ordered; ordered, 0
+sm_80 108 T=127 HV=48: ordered; ordered, 0
+sm_80 108 T=2048 HV=8: 2; ordered; ordered, 0
+sm_86 28 T=2048 HV=48: 2; ordered; ordered, 0
+sm_86 28 T=127 HV=48: ordered; ordered, 0
+sm_86 28 T=2048 HV=8: 2; ordered; ordered, 0
+sm_89 128 T=2048 HV=48: 1; 2; ordered; ordered, 0
+sm_89 128 T=127 HV=48: ordered; ordered, 0
+sm_89 128 T=2048 HV=8: 2; ordered; ordered, 0
+sm_90 132 T=2048 HV=48: 1; 2; ordered; ordered, 0
+sm_90 132 T=127 HV=48: ordered; ordered, 0
+sm_90 132 T=2048 HV=8: 2; ordered; ordered, 0
+sm_120 170 T=2048 HV=48: 1; 2; ordered; ordered, 0
+sm_120 170 T=127 HV=48: ordered; ordered, 0
+sm_120 170 T=2048 HV=8: 2; ordered; ordered, 0""",
+    )
+
+
+def test_why_the_chunked_form_does_not_run() -> None:
+    def why(arch: str = "sm_90", sms: int | None = 132, precision: str = "auto", chunked: int = 1, **call: int) -> str:
+        decision = registry.decide(
+            "gated_delta_rule", arch=arch, sms=sms, precision=precision, env={"GDN_CHUNKED": chunked}, **call
+        )
+        return dict(decision.rejected)["chunk_fp32"]
+
+    rows = [
+        ("0", why(chunked=0, tokens=PROMPT)),
+        ("tokens", why(tokens=127)),
+        ("tokens, 2", why(chunked=2, tokens=127)),
+        ("card", why(sms=108, arch="sm_80", tokens=PROMPT)),
+        ("blocks", why(tokens=PROMPT, hv=64)),
+        ("idle card", why(tokens=PROMPT, h=2, hv=8)),
+        ("shared memory", why(arch="sm_89", sms=128, tokens=PROMPT, k=256, chunked=2)),
+        ("shared memory, ordered", why(arch="sm_89", sms=128, tokens=PROMPT, k=256, precision="fp32")),
+        ("exact", why(tokens=PROMPT, precision="exact")),
+    ]
+    assert_expected_inline(
+        table(rows),
+        """\
+0: GDN_CHUNKED=0
+tokens: needs at least 128 tokens a sequence; this is T=127
+tokens, 2: needs at least 128 tokens a sequence; this is T=127
+card: with GDN_CHUNKED=1 needs an SM for each of a sequence's blocks, and at least 128 SMs; this card has 108
+blocks: with GDN_CHUNKED=1 needs an SM for each of a sequence's blocks, and at least 128 SMs; this card has 132
+idle card: its blocks keep too few of the 132 SMs busy
+shared memory: a block needs 125312 bytes of shared memory; sm_89 gives it 101376
+shared memory, ordered: a block needs 125312 bytes of shared memory; sm_89 gives it 101376
+exact: computes in precision="fp32"; asked for is "exact\"""",
+    )
+
+
+def test_a_card_of_unknown_size_keeps_the_exact_kernels() -> None:
+    decision = registry.decide("gated_delta_rule", arch="sm_90", tokens=PROMPT, env={"GDN_CHUNKED": 1})
+    assert dict(decision.rejected)["chunk_fp32"].endswith("how many there are is not known")
+
+
+def test_an_order_is_not_served_by_another_precision() -> None:
+    refused = registry.decide("gated_delta_rule", arch="sm_89", sms=128, tokens=PROMPT, k=256, precision="fp32", env={})
+    assert not refused
+    assert "chunk_fp32: a block needs 125312 bytes of shared memory; sm_89 gives it 101376" in refused.reason
+
+
+@pytest.mark.parametrize(("k", "group", "heads", "columns"), [
+    (128, 1, 1, 16), (128, 2, 2, 16), (128, 3, 3, 16), (128, 4, 4, 8), (128, 8, 4, 8), (64, 6, 3, 16), (128, 5, 1, 16),
+    (256, 4, 1, 16),
+])  # fmt: skip
+def test_value_heads_of_a_chunked_block(k: int, group: int, heads: int, columns: int) -> None:
+    decision = registry.decide("gated_delta_rule", arch="sm_90", sms=132, tokens=1, precision="fp32", k=k, h=2,
+                               hv=2 * group, env={})  # fmt: skip
+    assert (decision.kernel, decision.config) == ("chunk_fp32", {"heads": str(heads), "columns": str(columns)})
 
 
 # Verify and commit
@@ -342,12 +445,13 @@ def test_head_dimensions_that_no_kernel_has(arch: str, op: str, tokens: int) -> 
 def test_rejected_kernels_still_have_all_reasons() -> None:
     assert decide("gated_delta_rule", "sm_75", k=96).rejected == (
         ("step", "K must be 64, 128 or 256; got 96"),
+        ("chunk_fp32", "needs sm_80 or newer; this is sm_75"),
         ("rec_keyhead", "needs sm_80 or newer; this is sm_75"),
         ("rec_columns", "K must be 64, 128 or 256; got 96"),
     )
-    few_heads = decide("gated_delta_rule", sms=132, tokens=PROMPT, h=2, hv=8).rejected[1]
+    few_heads = decide("gated_delta_rule", sms=132, tokens=PROMPT, h=2, hv=8).rejected[-1]
     assert few_heads == ("rec_keyhead", "one head a thread is expected to be faster: more of the 132 SMs have work")
-    odd_group = decide("gated_delta_rule", tokens=PROMPT, h=16, hv=16).rejected[1]
+    odd_group = decide("gated_delta_rule", tokens=PROMPT, h=16, hv=16).rejected[-1]
     assert odd_group == (
         "rec_keyhead",
         "needs a multiple of 2 value heads a key head, or for K=64 and 128 of 3; got K=128, H=16, HV=16",
@@ -373,7 +477,7 @@ def test_emulation_never_goes_upwards() -> None:
     """A newer card's kernel is not launched on one that lacks what it needs; the next one is, as on the newer card."""
     prompt = decide("gated_delta_rule", "sm_75", {"GDN_EMULATE": "sm_90"}, tokens=PROMPT, sms=68)
     assert prompt.kernel == "rec_columns"
-    assert prompt.rejected[1] == (
+    assert prompt.rejected[-1] == (
         "rec_keyhead",
         "GDN_EMULATE=sm_90, but the real device is sm_75, which cannot run it",
     )
@@ -393,7 +497,7 @@ def test_the_switches_that_an_op_goes_by() -> None:
     assert_expected_inline(
         table(rows),
         """\
-gated_delta_rule: GDN_KEYHEAD GDN_PIPELINE GDN_STEP GDN_SPLIT GDN_STEP_HEADS
+gated_delta_rule: GDN_CHUNKED GDN_KEYHEAD GDN_PIPELINE GDN_STEP GDN_SPLIT GDN_STEP_HEADS
 gated_delta_rule_verify: GDN_SPLIT GDN_STEP_HEADS
 gated_delta_rule_commit_verify_: GDN_SPLIT GDN_STEP_HEADS
 gdn_verify_layer: GDN_SPLIT GDN_STEP_HEADS GDN_FUSED_LAYER

@@ -24,6 +24,7 @@ class Launch {
 
   bool on_cpu() const { return backend_ == Backend::cpu; }
   const policy::Decision& decision() const { return decision_; }
+  const char* op() const { return op_; }
   policy::Isa isa() const { return decision_.isa; }
   void* stream() const;  // CUDA: torch's current stream on the device
   // What a GPU launcher returned: an error becomes an exception.

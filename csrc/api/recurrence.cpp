@@ -1,11 +1,13 @@
 #include "api/recurrence.h"
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 
 #include "api/ops.h"
 #include "api/sequences.h"
 #include "api/values.h"
+#include "core/chunk_shapes.h"
 #include "cpu/cpu.h"
 
 namespace gdn::api {
@@ -149,6 +151,35 @@ void run_recurrence(const Launch& launch, const RecurrenceCall& call) {
 #endif
 }
 
+void run_prompt(const Launch& launch, Backend backend, RecurrenceCall& call, const Tensor& like) {
+  if (launch.decision().kernel != "chunk_fp32") {
+    run_recurrence(launch, call);
+    return launch.count();
+  }
+#if defined(GDN_WITH_CUDA)
+  const int64_t chunks = std::max<int64_t>(1, chunk::window_chunks(call.params.heads, call.params.shape));
+  const int64_t floats = chunks * chunk::layout(call.params.heads).floats;
+  std::optional<Tensor> work;
+  try {
+    work = empty(like, {floats}, ScalarType::Float);
+  } catch (const std::runtime_error&) {
+    if (call.request.precision == policy::Precision::fp32) throw;
+    call.request.work_buffer = false;
+    const Launch next(launch.op(), backend, call.q.device_index, call.request);
+    policy::report_refused(launch.op(), launch.decision(), floats * static_cast<int64_t>(sizeof(float)),
+                           next.decision());
+    run_recurrence(next, call);
+    return next.count();
+  }
+  const gpu::ChunkLaunch how = {launch.decision().heads, packed_rows(call.request), chunks,
+                                static_cast<float*>(work->data_ptr())};
+  launch.accepted(gpu::chunk_fp32(call.params, how, launch.stream()));
+  launch.count();
+#else
+  (void)backend, (void)like;
+#endif
+}
+
 void run_verify(const Launch& launch, const RecurrenceCall& call) {
   if (launch.on_cpu()) return cpu::verify_cpu(call.params, launch.isa(), torch_parallel());
 #if defined(GDN_WITH_CUDA)
@@ -206,8 +237,7 @@ std::tuple<Tensor, Tensor> gated_delta_rule(Backend backend, const Tensor& q, co
           : empty(q, {call.sequences(), heads.value_heads, heads.key_dim, heads.value_dim}, ScalarType::Float);
   call.output(o);
   call.params.state_out = state_view(info("final_state", final_state), call.value_major);
-  run_recurrence(launch, call);
-  launch.count();
+  run_prompt(launch, backend, call, q);
   return {o, final_state};
 }
 
@@ -228,8 +258,7 @@ Tensor gated_delta_rule_(Backend backend, const Tensor& q, const Tensor& k, cons
   const Launch launch("gated_delta_rule_", backend, call.q.device_index, call.request);
   Tensor o = empty_rows(q, {v.size(0), v.size(1), v.size(2), v.size(3)}, call.sequences());
   call.output(o);
-  run_recurrence(launch, call);
-  launch.count();
+  run_prompt(launch, backend, call, q);
   return o;
 }
 

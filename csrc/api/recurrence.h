@@ -56,7 +56,10 @@ struct Logs {
 // [N, T, H, K], [N, T, HV, V], [N, T, HV] float32 on `like`'s device, and the call's views of them.
 Logs allocate_logs(RecurrenceCall& call, const Tensor& like);
 
-// Runs what the registry decided on.
+// Runs what the registry decided on, and counts it. If the allocator refuses a work buffer that a switch would have,
+// the next kernel of the registry; one that the precision orders throws.
+void run_prompt(const Launch& launch, Backend backend, RecurrenceCall& call, const Tensor& like);
+// The same where no kernel needs a work buffer; not counted.
 void run_recurrence(const Launch& launch, const RecurrenceCall& call);
 void run_verify(const Launch& launch, const RecurrenceCall& call);
 // The same with the output norm in the recurrence's kernel, where the decision says norm_fused: o is not written.

@@ -99,7 +99,7 @@ Tensor empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef sizes,
     return torch::stable::new_empty(like, sizes, type);
   } catch (const std::exception&) {
     // What torch threw says which C function failed and where in its headers, not what was asked for.
-    throw std::runtime_error("strata_gdn: no memory for a result of shape " +
+    throw std::runtime_error("strata_gdn: no memory for a tensor of shape " +
                              text_of(Extents{sizes.data(), static_cast<int64_t>(sizes.size())}) + ", " + name_of(type));
   }
 }

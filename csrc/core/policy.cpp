@@ -8,6 +8,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "core/chunk_shapes.h"
 #include "core/rec_shapes.h"
 
 namespace gdn::policy {
@@ -41,6 +42,8 @@ constexpr Need kLayerOneChain = {true, true, kMaxLayerTokens, true, true, true};
 constexpr Need kLayerChain = {true, true, kMaxLayerTokens, true};
 
 constexpr int64_t kMostClusterBlocks = 8;
+constexpr int64_t kChunkedTokens = 128;  // with fewer an exact kernel is faster
+constexpr int32_t kChunkedSms = 128;     // on a smaller card likewise
 constexpr int64_t kLayerRounds = 1;  // of such a layer's blocks, a head each, on the multiprocessors: more are slower
 
 constexpr uint32_t bit(Switch id) { return uint32_t{1} << static_cast<uint32_t>(id); }
@@ -48,6 +51,7 @@ static_assert(kSwitchCount <= 32, "a row's set of switches is a 32-bit mask");
 constexpr uint32_t kReadsIsa = bit(Switch::cpu_isa);
 constexpr uint32_t kReadsPipeline = bit(Switch::pipeline);
 constexpr uint32_t kReadsKeyhead = bit(Switch::keyhead) | kReadsPipeline;
+constexpr uint32_t kReadsChunked = bit(Switch::chunked);
 constexpr uint32_t kReadsSplit = bit(Switch::split) | bit(Switch::step_heads);
 constexpr uint32_t kReadsStep = bit(Switch::step) | kReadsSplit;
 constexpr uint32_t kReadsFused = kReadsSplit | bit(Switch::fused_layer);
@@ -58,6 +62,7 @@ constexpr uint32_t kReadsNone = 0;
 // nothing to measure it against.
 constexpr std::string_view kOnlyKernel = "only kernel";
 constexpr std::string_view kPromptH200 = "benchmarks/prompt_h200.json";
+constexpr std::string_view kChunkH200 = "benchmarks/chunk_h200.json";
 constexpr std::string_view kDecodeH200 = "benchmarks/decode_h200.json";
 
 struct Entry {
@@ -74,6 +79,7 @@ struct Entry {
 constexpr auto kCpu = Vendor::cpu;
 constexpr auto kCuda = Vendor::cuda;
 constexpr auto kExact = Precision::exact;
+constexpr auto kFp32 = Precision::fp32;
 constexpr int32_t kEarlyArch = 90;  // the first whose kernels may start before the one before them has ended
 
 // A fused layer is one launch after another.
@@ -100,6 +106,7 @@ constexpr Entry kTable[] = {
     {kCpu,   0, Op::decode_layer,     kExact, kLayer,           "decode_layer_cpu",     kReadsIsa,         kOnlyKernel},
     {kCpu,   0, Op::verify_layer,     kExact, kLayer,           "verify_layer_cpu",     kReadsIsa,         kOnlyKernel},
     {kCuda, 75, Op::gated_delta_rule, kExact, kFewTokens,       "step",                 kReadsStep,        kDecodeH200},
+    {kCuda, 80, Op::gated_delta_rule, kFp32,  kHeads,           "chunk_fp32",           kReadsChunked,     kChunkH200},
     {kCuda, 80, Op::gated_delta_rule, kExact, kHeads,           "rec_keyhead",          kReadsKeyhead,     kPromptH200},
     {kCuda, 75, Op::gated_delta_rule, kExact, kHeads,           "rec_columns",          kReadsPipeline,    kPromptH200},
     {kCuda, 75, Op::verify,           kExact, kDraftChain,      "verify",               kReadsSplit,       kDecodeH200},
@@ -172,11 +179,15 @@ double token_cost(const RecShape& shape, const Request& request, const Device& d
   return device.sms > 0 ? std::ceil(blocks / at_once) * shape.token_ns : blocks / shape.resident * shape.token_ns;
 }
 
+// What a block may have.
+int64_t shared_bytes(const Device& device, Arch seen) {
+  const bool known = device.shared_memory_bytes > 0 && seen == arch_of(device);
+  return known ? device.shared_memory_bytes : opt_in_bytes(seen.number);
+}
+
 bool rec_shape_fits(const RecShape& shape, const Request& request, const Device& device, Arch seen) {
   const int64_t group = request.key_heads > 0 ? request.value_heads / request.key_heads : 0;
-  const bool known = device.shared_memory_bytes > 0 && seen == arch_of(device);
-  return group > 0 && group % shape.heads == 0 &&
-         has_room(shape, request.key_dim, known ? device.shared_memory_bytes : opt_in_bytes(seen.number));
+  return group > 0 && group % shape.heads == 0 && has_room(shape, request.key_dim, shared_bytes(device, seen));
 }
 
 // The cheapest shape with one head a thread, or with several; nullptr: none fits.
@@ -192,6 +203,21 @@ const RecShape* cheapest(bool several_heads, const Request& request, const Devic
 bool keyhead_pays(const Request& request, const Device& device, Arch seen) {
   return token_cost(*cheapest(true, request, device, seen), request, device) <
          token_cost(*cheapest(false, request, device, seen), request, device);
+}
+
+// Blocks of the chunked scan that one sequence has.
+int64_t chunk_blocks(const Request& request, int heads) {
+  return request.value_heads / heads * (request.value_dim / chunk::block_columns(heads));
+}
+
+// Whether the chunked form is expected to win: a sequence's blocks are on the card at once (a multiprocessor has room
+// for one), and all blocks keep most of it busy.
+Cause chunk_loses(const Request& request, const Device& device, int heads) {
+  constexpr double most = 0.75;
+  if (request.tokens < kChunkedTokens) return Cause::few_tokens;
+  const int64_t blocks = chunk_blocks(request, heads);
+  if (device.sms < kChunkedSms || blocks > device.sms) return Cause::few_sms;
+  return static_cast<double>(request.sequences * blocks) < most * device.sms ? Cause::idle_card : Cause::none;
 }
 
 // Columns of a block of the kernels that hold a head's state in warps' tiles: 2048 / K columns a warp, four warps, or
@@ -235,6 +261,10 @@ void configure(const Entry& row, const Request& request, const Device& device, A
     decision->columns = shape->columns;
     decision->pipelined = number(Switch::pipeline) != 0;
   }
+  if (row.reads & kReadsChunked) {
+    decision->heads = chunk::block_heads(request.key_dim, request.value_heads / request.key_heads);
+    decision->columns = chunk::block_columns(decision->heads);
+  }
   const auto columns = [&](bool split) { return static_cast<int32_t>(block_columns(request, split)); };
   if (row.reads & bit(Switch::split)) {
     const int32_t heads = number(Switch::step_heads);
@@ -275,6 +305,20 @@ Cause unmet(const Entry& row, const Request& request, const Device& device, Arch
       return Cause::busy_card;
     }
   }
+  if (row.reads & kReadsChunked) {
+    const bool ordered = request.precision == row.lane;
+    const int32_t chunked = effective(overrides, Switch::chunked, &seen).number;
+    const int heads =
+        request.key_heads > 0 ? chunk::block_heads(request.key_dim, request.value_heads / request.key_heads) : 0;
+    if (heads == 0) return Cause::head_group;
+    if (!ordered && (chunked == kUnset || chunked == 0)) return Cause::switched_off;
+    if (chunk::scan_shared_bytes(request.key_dim, heads) > shared_bytes(device, seen)) return Cause::shared_memory;
+    if (!ordered && chunked == 1) {
+      if (const Cause loses = chunk_loses(request, device, heads); loses != Cause::none) return loses;
+    }
+    if (!ordered && request.tokens < kChunkedTokens) return Cause::few_tokens;
+    if (!request.work_buffer) return Cause::work_buffer;
+  }
   if ((row.reads & bit(Switch::step)) && effective(overrides, Switch::step, &seen).number == 0) {
     return Cause::switched_off;
   }
@@ -295,15 +339,17 @@ std::string architecture_words(const Entry& row) {
   return name(Arch{row.vendor, row.first_arch}) + " or newer";
 }
 
+bool has_lane(Op op, Vendor vendor, Precision lane) {
+  return std::any_of(std::begin(kTable), std::end(kTable),
+                     [&](const Entry& row) { return row.op == op && row.vendor == vendor && row.lane == lane; });
+}
+
 std::string available_precisions(Op op, Vendor vendor) {
   std::vector<std::string_view> words = {"\"auto\""};
   constexpr std::pair<Precision, std::string_view> kLanes[] = {
       {Precision::exact, "\"exact\""}, {Precision::fp32, "\"fp32\""}, {Precision::fast, "\"fast\""}};
   for (const auto& [lane, word] : kLanes) {
-    const bool has = std::any_of(std::begin(kTable), std::end(kTable), [&, wanted = lane](const Entry& row) {
-      return row.op == op && row.vendor == vendor && row.lane == wanted;
-    });
-    if (has) words.push_back(word);
+    if (has_lane(op, vendor, lane)) words.push_back(word);
   }
   return join_words(words, "and");
 }
@@ -336,6 +382,10 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
              ", which cannot run it";
     case Cause::isa: return lacks_isa_words(real.number, overrides);
     case Cause::precision:
+      if (has_lane(request.op, seen.vendor, request.precision)) {
+        return "computes in precision=\"" + std::string(name(row.lane)) + "\"; asked for is \"" +
+               name(request.precision) + "\"";
+      }
       return "precision=\"" + std::string(name(request.precision)) + "\" is not available on " + device_words(seen) +
              ": available are " + available_precisions(request.op, seen.vendor);
     case Cause::key_dim: return "K must be " + std::string(kHeadDimWords) + "; got " + std::to_string(request.key_dim);
@@ -348,6 +398,10 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
     }
     case Cause::tree: return "takes a chain of tokens; this is a tree";
     case Cause::switched_off:
+      if (row.reads & kReadsChunked) {
+        const bool unset = effective(overrides, Switch::chunked, &seen).number == kUnset;
+        return unset ? "GDN_CHUNKED is not set" : "GDN_CHUNKED=0";
+      }
       return row.reads & bit(Switch::step)          ? "GDN_STEP=0"
              : row.reads & bit(Switch::fused_layer) ? "GDN_FUSED_LAYER=0"
                                                     : "GDN_KEYHEAD=0";
@@ -370,7 +424,23 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
       return "needs a multiple of 2 value heads a key head, or for K=64 and 128 of 3; got K=" +
              std::to_string(request.key_dim) + ", H=" + std::to_string(request.key_heads) +
              ", HV=" + std::to_string(request.value_heads);
+    case Cause::few_tokens:
+      return "needs at least " + std::to_string(kChunkedTokens) +
+             " tokens a sequence; this is T=" + std::to_string(request.tokens);
+    case Cause::few_sms:
+      return "with GDN_CHUNKED=1 needs an SM for each of a sequence's blocks, and at least " +
+             std::to_string(kChunkedSms) + " SMs; " +
+             (device.sms > 0 ? "this card has " + std::to_string(device.sms)
+                             : std::string("how many there are is not known"));
+    case Cause::shared_memory:
+      return "a block needs " +
+             std::to_string(chunk::scan_shared_bytes(
+                 request.key_dim, chunk::block_heads(request.key_dim, request.value_heads / request.key_heads))) +
+             " bytes of shared memory; " + name(seen) + " gives it " + std::to_string(shared_bytes(device, seen));
+    case Cause::work_buffer: return "the allocator refused its work buffer";
     case Cause::idle_card:
+      if (row.reads & kReadsChunked)
+        return "its blocks keep too few of the " + std::to_string(device.sms) + " SMs busy";
       return "one head a thread is expected to be faster" +
              (device.sms > 0 ? ": more of the " + std::to_string(device.sms) + " SMs have work" : std::string());
     case Cause::none:
@@ -412,7 +482,11 @@ std::string_view static_words(Cause cause) {
     case Cause::cluster:
     case Cause::busy_card:
     case Cause::head_group:
-    case Cause::idle_card: return "no kernel for this shape";
+    case Cause::idle_card:
+    case Cause::few_tokens:
+    case Cause::few_sms:
+    case Cause::shared_memory:
+    case Cause::work_buffer: return "no kernel for this shape";
   }
   return "";
 }
@@ -561,6 +635,13 @@ void count_served(const Request& request, const Device& device, const Decision& 
   static auto* printed = new std::set<std::string>;  // never destroyed: ops may run until the process is gone
   const std::lock_guard<std::mutex> lock(mutex);
   if (printed->insert(line).second) std::fprintf(stderr, "strata_gdn: %s\n", line.c_str());
+}
+
+void report_refused(const char* op_name, const Decision& decision, int64_t bytes, const Decision& next) {
+  static std::atomic<bool> reported{false};
+  if (reported.exchange(true)) return;
+  std::fprintf(stderr, "strata_gdn: %s: no memory for the %lld bytes of %s's work buffer; %s runs instead\n", op_name,
+               static_cast<long long>(bytes), std::string(decision.kernel).c_str(), std::string(next.kernel).c_str());
 }
 
 std::vector<std::pair<std::string_view, int64_t>> served() {

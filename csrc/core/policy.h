@@ -52,6 +52,7 @@ struct Request {
   Precision precision = Precision::automatic;
   bool tree = false;             // a verify with parents
   bool state_vectors = true;     // StateView::in_vectors()
+  bool work_buffer = true;       // the allocator has not refused one
   int32_t alignment_bytes = 16;  // the largest power of two, up to 16, that divides every pointer and row stride
 };
 
@@ -73,16 +74,20 @@ enum class Cause : int32_t {
   key_dim,
   value_dim,
   tokens,
-  switched_off,  // a switch says so
-  state_view,    // the state's addresses or strides are not those of whole vectors
-  split,         // GDN_SPLIT=1 divides what the kernel needs whole
-  wide_head,     // a head's state is more than a block holds
-  conv_width,    // the convolution has another number of taps
-  cluster,       // more value heads a key head than blocks a cluster
-  busy_card,     // more heads than the card holds at once: other kernels are faster
-  tree,          // the kernel takes a chain
-  head_group,    // the value heads of a key head do not fit its threads
-  idle_card,     // another kernel spreads these few heads over more of the card
+  switched_off,   // a switch says so
+  state_view,     // the state's addresses or strides are not those of whole vectors
+  split,          // GDN_SPLIT=1 divides what the kernel needs whole
+  wide_head,      // a head's state is more than a block holds
+  conv_width,     // the convolution has another number of taps
+  cluster,        // more value heads a key head than blocks a cluster
+  busy_card,      // more heads than the card holds at once: other kernels are faster
+  tree,           // the kernel takes a chain
+  head_group,     // the value heads of a key head do not fit its threads
+  idle_card,      // another kernel spreads these few heads over more of the card
+  few_tokens,     // the chunked form begins to pay with more
+  few_sms,        // a sequence's blocks are more than the card holds at once
+  shared_memory,  // a block needs more than the card gives one
+  work_buffer,    // the allocator refused it
 };
 
 struct Rejected {
@@ -95,7 +100,7 @@ struct Rejected {
 struct Decision {
   std::string_view kernel;    // registry id = kernel name = file name
   Isa isa = Isa::baseline;    // CPU kernels
-  int32_t heads = 0;          // value heads: of a thread (rec_columns, rec_keyhead), of a block (decode)
+  int32_t heads = 0;          // value heads: of a thread (rec_columns, rec_keyhead), of a block (decode, chunk_fp32)
   int32_t columns = 0;        // value columns a block (CUDA kernels that work on states)
   bool one_launch = false;    // the fused layers: all in one kernel
   bool norm_fused = false;    // the fused layers: the output norm is the step's epilogue
@@ -131,6 +136,9 @@ Device cpu_device(const Overrides& overrides);
 // Counts a launch of the decision's kernel; with GDN_LOG=1 prints each new decision once. Called once a launch, after
 // the launch was accepted.
 void count_served(const Request& request, const Device& device, const Decision& decision);
+
+// Says once on stderr that the decision's kernel gave way to another because the allocator refused its work buffer.
+void report_refused(const char* op_name, const Decision& decision, int64_t bytes, const Decision& next);
 
 // Launches of each kernel since the start or the last reset; kernels that served nothing are left out.
 std::vector<std::pair<std::string_view, int64_t>> served();

@@ -18,6 +18,14 @@ struct RecLaunch {
 };
 const char* rec_columns(const RecurrenceParams& params, const RecLaunch& how, void* stream);
 const char* rec_keyhead(const RecurrenceParams& params, const RecLaunch& how, void* stream);
+// How a prompt in the chunked form is launched (sm_80 or newer).
+struct ChunkLaunch {
+  int heads;              // value heads of a block: chunk::block_heads
+  bool packed_rows;       // every row of q, k and v starts on a 16-byte boundary
+  int64_t window_chunks;  // chunks that `work` has room for, at least 1: chunk::layout(heads).floats each
+  float* work;            // on a 16-byte boundary
+};
+const char* chunk_fp32(const RecurrenceParams& params, const ChunkLaunch& how, void* stream);
 // How decode steps and speculative windows are launched.
 struct StepLaunch {
   int warps;         // of a block, each with a tile of the same value head
