@@ -4,6 +4,9 @@
 
 #if defined(__HIPCC__)
 #include <hip/hip_runtime.h>
+#if !defined(__grid_constant__)
+#define __grid_constant__  // CUDA's: a parameter that no thread changes need not be copied
+#endif
 #else
 #include <cuda_runtime.h>
 #endif
@@ -20,7 +23,7 @@ namespace gdn::gpu {
 // What the registry decides by.
 struct Properties {
   std::string arch;                 // "sm_90", "gfx1151"
-  int32_t multiprocessors = 0;      // SMs or CUs
+  int32_t multiprocessors = 0;      // SMs; on RDNA, as HIP counts, work-group processors of two CUs each
   int64_t shared_memory_bytes = 0;  // what a block may have: opt-in shared memory or LDS
 };
 
@@ -81,7 +84,7 @@ inline Properties device_properties(int32_t index) {
   Properties properties;
   const Error error = query_properties(index, &properties);
   if (error != success) {
-    last_error();  // forgets it: the next launch must not be blamed
+    static_cast<void>(last_error());  // forgets it: the next launch must not be blamed
     throw std::runtime_error("the GPU runtime cannot describe device " + std::to_string(index) + ": " + message(error));
   }
   return properties;
@@ -222,8 +225,14 @@ __device__ __forceinline__ void wait_for_prerequisites() {
 #endif
 }
 
-// 1 / sqrt(x), both correctly rounded.
-__device__ __forceinline__ float reciprocal_root(float x) { return __fdiv_rn(1.0f, __fsqrt_rn(x)); }
+// 1 / sqrt(x), both correctly rounded. HIP's __fsqrt_rn is the processor's own root, which is not; the operators are.
+__device__ __forceinline__ float reciprocal_root(float x) {
+#if defined(__HIPCC__)
+  return 1.0f / __builtin_sqrtf(x);
+#else
+  return __fdiv_rn(1.0f, __fsqrt_rn(x));
+#endif
+}
 
 // The processor's own 2^x and 1/x, for core/quick_silu.h: what their last bits are does not reach a result.
 struct Approximate {
@@ -309,7 +318,8 @@ __device__ __forceinline__ float widen(uint32_t raw, DType dtype) {
 }
 
 // Asks for the cache line of an element that will be read later.
-__device__ __forceinline__ void prefetch(const void* data, DType dtype, int64_t offset) {
+__device__ __forceinline__ void prefetch([[maybe_unused]] const void* data, [[maybe_unused]] DType dtype,
+                                         [[maybe_unused]] int64_t offset) {
 #if !defined(__HIPCC__)
   const auto* address = static_cast<const char*>(data) + offset * (dtype == DType::f32 ? 4 : 2);
   asm volatile("prefetch.global.L1 [%0];" ::"l"(address));

@@ -2,6 +2,8 @@
 // gated_rms_norm.cu and the step's epilogue (output_norm.cuh) share.
 #pragma once
 
+#include "cuda/device.h"
+
 #include "core/exact_math.h"
 #include "core/quick_silu.h"
 #include "cuda/pack.cuh"

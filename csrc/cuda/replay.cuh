@@ -2,6 +2,8 @@
 // steps themselves (docs/math.md (4)).
 #pragma once
 
+#include "cuda/device.h"
+
 #include "core/exact_math.h"
 #include "cuda/indices.cuh"
 #include "cuda/state_tile.cuh"

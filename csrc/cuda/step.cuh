@@ -23,6 +23,8 @@
 // column's state, so that neither the warps and heads of a block nor the other sequences reach its bits.
 #pragma once
 
+#include "cuda/device.h"
+
 #include "core/exact_math.h"
 #include "cuda/indices.cuh"
 #include "cuda/launch.h"

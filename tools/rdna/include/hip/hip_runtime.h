@@ -1,7 +1,7 @@
 // The part of HIP that csrc/cuda uses, for a compiler without ROCm (clang -x hip -nogpuinc -nogpulib): the language's
 // keywords, its built-in variables, a few device functions, and the host functions that engine/hip_runtime.cpp serves.
-// Device functions that ROCm defines otherwise than here have its results: division and square root are correctly
-// rounded (clang's default without fast-math), shuffles read any lane of the wave.
+// Device functions that ROCm defines otherwise than here have its results: shuffles read any lane of the wave. What
+// ROCm has no correctly rounded version of, __fsqrt_rn for one, is not here: csrc/cuda does without.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,6 @@
 #define __shared__ __attribute__((shared))
 #define __constant__ __attribute__((constant))
 #define __forceinline__ inline __attribute__((always_inline))
-#define __grid_constant__
 // As HIP reads them: threads of a block, and the waves of a SIMD that registers must leave room for.
 #define GDN_BOUNDS_OF(threads, waves, ...) \
   __attribute__((amdgpu_flat_work_group_size(1, threads), amdgpu_waves_per_eu(waves)))
@@ -104,8 +103,6 @@ __device__ __forceinline__ void __syncthreads() {
 }
 
 __device__ __forceinline__ float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-__device__ __forceinline__ float __fdiv_rn(float a, float b) { return a / b; }
-__device__ __forceinline__ float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }
 __device__ __forceinline__ int __ffs(int bits) { return __builtin_ffs(bits); }
 
 // Any type of whole 32-bit words, read from another lane.
