@@ -1,4 +1,5 @@
-"""Builds strata_gdn/_C.abi3.so: the torch binding, the CPU kernels and, given a CUDA compiler, the CUDA kernels.
+"""Builds strata_gdn/_C.abi3.so: the torch binding, the CPU kernels and, given a compiler for
+the GPUs of the torch that it builds against, the CUDA or the ROCm kernels.
 
 csrc/sources.json is the one list of sources and architectures; CMakeLists.txt reads the same file.
 """
@@ -18,7 +19,9 @@ from torch.utils import cpp_extension
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tools" / "build_backend"))
 
+import architectures  # noqa: E402
 import cuda_toolkit  # noqa: E402
+import rocm_toolkit  # noqa: E402
 
 SOURCES = json.loads((ROOT / "csrc" / "sources.json").read_text())
 
@@ -47,47 +50,81 @@ NVCC_FLAGS = [
     "-Xfatbin=-compress-all",
     *(f"-Xcompiler={flag}" for flag in [*NUMERICS, "-fvisibility=hidden", "-Wall", "-Wextra", *PATHS]),
 ]
+# hipcc is clang: it takes the host's flags as they are. The kernels are not hipified (docs/rocm.md).
+HIPCC_FLAGS = [
+    *rocm_toolkit.MACHINE_CODE_FLAGS,
+    *NUMERICS,
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    *PATHS,
+]
 # The archives' symbols stay inside: the static CUDA runtime must not meet the shared one that torch loads.
 LINK_FLAGS = ["-Wl,--exclude-libs,ALL"]
 
 
 @dataclass
 class DeviceBuild:
-    """What the kernels of a device add to the extension; nothing for a CPU build."""
+    """What the kernels of a vendor's GPUs add to the extension; nothing for a CPU build."""
 
     sources: list[str] = field(default_factory=list)
     cxx_flags: list[str] = field(default_factory=list)
     device_flags: list[str] = field(default_factory=list)
     library_dirs: list[str] = field(default_factory=list)
     libraries: list[str] = field(default_factory=list)
-    toolkit: cuda_toolkit.Toolkit | None = None
+    toolkit: cuda_toolkit.Toolkit | rocm_toolkit.Toolkit | None = None
+
+
+def definitions(vendor: str, archs: list[str]) -> list[str]:
+    """Flags that tell the binding which kernels there are."""
+    return ["-DGDN_WITH_GPU", f"-DGDN_WITH_{vendor}", f'-DGDN_{vendor}_ARCH_LIST="{";".join(archs)}"']
 
 
 def cuda_build() -> DeviceBuild:
-    """The CUDA part, empty where there is no CUDA compiler, torch is a ROCm build or GDN_CUDA_ARCHS is "none"."""
-    value = os.environ.get("GDN_CUDA_ARCHS")
-    asked = cuda_toolkit.requested_architectures(SOURCES["cuda_archs"], value)
-    toolkit = cuda_toolkit.find_toolkit() if asked and not torch.version.hip else None
+    """The CUDA part, empty where there is no CUDA compiler or GDN_CUDA_ARCHS is "none"."""
+    value = os.environ.get(cuda_toolkit.VARIABLE)
+    asked = architectures.requested(cuda_toolkit.VARIABLE, SOURCES["cuda_archs"], value)
+    toolkit = cuda_toolkit.find_toolkit() if asked else None
     if toolkit is None:
-        print("strata_gdn: building for the CPU only")
         return DeviceBuild()
-    architectures = cuda_toolkit.compilable_architectures(toolkit, asked, value)
-    print(f"strata_gdn: building CUDA kernels for {', '.join(architectures)} with {toolkit.home}")
+    archs = cuda_toolkit.compilable_architectures(toolkit, asked, value)
+    print(f"strata_gdn: building CUDA kernels for {', '.join(archs)} with {toolkit.home}")
     return DeviceBuild(
-        sources=SOURCES["cuda"],
-        cxx_flags=["-DGDN_WITH_CUDA", f'-DGDN_CUDA_ARCH_LIST="{";".join(architectures)}"'],
-        device_flags=[*NVCC_FLAGS, *cuda_toolkit.gencode_flags(architectures)],
+        sources=[*SOURCES["gpu"], *SOURCES["cuda"]],
+        cxx_flags=definitions("CUDA", archs),
+        device_flags=[*NVCC_FLAGS, *cuda_toolkit.gencode_flags(archs)],
         library_dirs=[str(toolkit.library)],
         libraries=["cudart_static", "rt", "pthread", "dl"],
         toolkit=toolkit,
     )
 
 
-DEVICE = cuda_build()
+def rocm_build() -> DeviceBuild:
+    """The ROCm part, empty where there is no hipcc or GDN_HIP_ARCHS is "none"."""
+    value = os.environ.get(rocm_toolkit.VARIABLE)
+    asked = architectures.requested(rocm_toolkit.VARIABLE, SOURCES["hip_archs"], value)
+    toolkit = rocm_toolkit.find_toolkit(cpp_extension.ROCM_HOME) if asked else None
+    if toolkit is None:
+        return DeviceBuild()
+    archs = rocm_toolkit.compilable_architectures(toolkit, asked, value)
+    print(f"strata_gdn: building ROCm kernels for {', '.join(archs)} with {toolkit.home}")
+    return DeviceBuild(
+        sources=[*SOURCES["gpu"], *SOURCES["hip"]],
+        cxx_flags=definitions("HIP", archs),
+        device_flags=[*HIPCC_FLAGS, *rocm_toolkit.offload_flags(archs)],
+        library_dirs=[str(toolkit.library)],
+        libraries=["amdhip64", "dl"],
+        toolkit=toolkit,
+    )
+
+
+DEVICE = rocm_build() if torch.version.hip else cuda_build()
+if DEVICE.toolkit is None:
+    print("strata_gdn: building for the CPU only")
 
 
 class BuildExtension(cpp_extension.BuildExtension):
-    """torch's, with this build's CUDA toolkit and a build folder that outlives an editable install."""
+    """torch's, with this build's toolkit and a build folder that outlives an editable install."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
@@ -97,8 +134,9 @@ class BuildExtension(cpp_extension.BuildExtension):
     def build_extensions(self) -> None:
         cpp_extension.min_supported_cpython = PYTHON_ABI
         if DEVICE.toolkit:
+            # Read where a torch has CUDA, as a ROCm build has not: it finds its hipcc itself.
             cpp_extension.CUDA_HOME = str(DEVICE.toolkit.home)
-            # torch without CUDA has no version here, and nvcc then tells ninja of no header that a kernel includes.
+            # torch without CUDA has no version here, and no compiler then tells ninja of the headers of a kernel.
             torch.version.cuda = torch.version.cuda or DEVICE.toolkit.version()
         super().build_extensions()
 

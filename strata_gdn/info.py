@@ -29,7 +29,7 @@ def _build() -> str:
 def _gpus() -> list[str]:
     if not torch.cuda.is_available():
         return []
-    units = "CUs" if torch.version.hip else "SMs"
+    units = "WGPs" if torch.version.hip else "SMs"  # of two CUs each: HIP counts so on RDNA
     names = []
     for index in range(torch.cuda.device_count()):
         device = torch.device("cuda", index)

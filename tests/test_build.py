@@ -23,10 +23,11 @@ ROOT = Path(__file__).resolve().parents[1]
 CSRC = ROOT / "csrc"
 BACKEND = ROOT / "tools" / "build_backend"
 SOURCES = json.loads((CSRC / "sources.json").read_text())
-GROUPS = ("bind", "core", "cpu", "cuda", "hip")
+GROUPS = ("bind", "core", "cpu", "gpu", "cuda", "hip")
 
 sys.path.insert(0, str(BACKEND))
 
+import architectures  # noqa: E402
 import cuda_toolkit  # noqa: E402
 
 # One worker builds: two builds in one folder would disturb each other.
@@ -175,24 +176,26 @@ def test_ninja_knows_the_headers_of_every_object(wheel: Path) -> None:
 # ---- architectures ---------------------------------------------------------------------------------------------------
 
 
-def test_architectures_default_to_all() -> None:
-    known = SOURCES["cuda_archs"]
-    assert cuda_toolkit.requested_architectures(known, None) == known
-    assert cuda_toolkit.requested_architectures(known, "") == known
+@pytest.mark.parametrize("variable", ["GDN_CUDA_ARCHS", "GDN_HIP_ARCHS"])
+def test_architectures_default_to_all(variable: str) -> None:
+    known = SOURCES[variable.removeprefix("GDN_").lower()]
+    assert architectures.requested(variable, known, None) == known
+    assert architectures.requested(variable, known, "") == known
 
 
 def test_architectures_are_narrowed_in_the_listed_order() -> None:
-    known = SOURCES["cuda_archs"]
-    assert cuda_toolkit.requested_architectures(known, "120;90") == ["90", "120"]
-    assert cuda_toolkit.requested_architectures(known, "80, 120+PTX") == ["80", "120+PTX"]
-    assert cuda_toolkit.requested_architectures(known, "none") == []
+    cuda, hip = SOURCES["cuda_archs"], SOURCES["hip_archs"]
+    assert architectures.requested("GDN_CUDA_ARCHS", cuda, "120;90") == ["90", "120"]
+    assert architectures.requested("GDN_CUDA_ARCHS", cuda, "80, 120+PTX") == ["80", "120+PTX"]
+    assert architectures.requested("GDN_HIP_ARCHS", hip, "gfx1201 gfx1030") == ["gfx1030", "gfx1201"]
+    assert architectures.requested("GDN_HIP_ARCHS", hip, "none") == []
 
 
 @pytest.mark.parametrize("value", ["91", "sm_90", "90;none", "90+PTX"])
 def test_unknown_architecture_is_refused(value: str) -> None:
     wrong = next(arch for arch in value.split(";") if arch not in ("90", "120"))
     with pytest.raises(ValueError, match="GDN_CUDA_ARCHS") as error:
-        cuda_toolkit.requested_architectures(["90", "120", "120+PTX"], value)
+        architectures.requested("GDN_CUDA_ARCHS", ["90", "120", "120+PTX"], value)
     assert str(error.value) == (
         f"GDN_CUDA_ARCHS: unknown architecture '{wrong}'; expected 'none' or some of 90, 120, 120+PTX, separated by ';'"
     )
@@ -221,8 +224,10 @@ def test_gencode_flags() -> None:
 
 def test_every_architecture_has_a_preset() -> None:
     presets = json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]
-    named = {preset["name"].removeprefix("cuda-sm") for preset in presets if preset["name"].startswith("cuda-sm")}
-    assert named == {arch for arch in SOURCES["cuda_archs"] if "+" not in arch}
+    names = {preset["name"] for preset in presets}
+    expected = {f"cuda-sm{arch}" for arch in SOURCES["cuda_archs"] if "+" not in arch}
+    expected |= {f"hip-{arch}" for arch in SOURCES["hip_archs"]}
+    assert {name for name in names if name.startswith(("cuda-sm", "hip-gfx"))} == expected
 
 
 # ---- the CUDA toolkit ------------------------------------------------------------------------------------------------

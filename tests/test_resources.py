@@ -215,12 +215,6 @@ conv_gates_kernel<PackedConv<bf16,(Follows)2>>                256 x1   0+0      
 conv_gates_kernel<PackedConv<f16,(Follows)0>>                 256 x1   0+0         26   30   28   28   27   30   26
 conv_gates_kernel<PackedConv<f16,(Follows)1>>                 256 x1   0+0         34   32   34   34   32   32   36
 conv_gates_kernel<PackedConv<f16,(Follows)2>>                 256 x1   0+0         34   32   32   32   32   34   35
-layer_kernel<StepTraits<128,(TileAccess)0,true>,(StepMode)5>  256 x1   12352+4096  4    4    4    4    158  162  160
-layer_kernel<StepTraits<128,(TileAccess)1,true>,(StepMode)5>  256 x1   12352+4096  4    4    4    4    152  154  156
-layer_kernel<StepTraits<256,(TileAccess)0,true>,(StepMode)5>  256 x1   20544+2048  4    4    4    4    166  166  164
-layer_kernel<StepTraits<256,(TileAccess)1,true>,(StepMode)5>  256 x1   20544+2048  4    4    4    4    156  158  156
-layer_kernel<StepTraits<64,(TileAccess)0,true>,(StepMode)5>   256 x1   8256+8192   4    4    4    4    157  156  158
-layer_kernel<StepTraits<64,(TileAccess)1,true>,(StepMode)5>   256 x1   8256+8192   4    4    4    4    156  156  157
 layer_kernel<StepTraits<128,(TileAccess)0,true>,(StepMode)6>  256 x1   12352+4096  167  167  155  155  159  160  160
 layer_kernel<StepTraits<128,(TileAccess)1,true>,(StepMode)6>  256 x1   12352+4096  153  153  152  152  157  156  156
 layer_kernel<StepTraits<256,(TileAccess)0,true>,(StepMode)6>  256 x1   20544+2048  167  167  160  160  164  168  164
@@ -270,7 +264,13 @@ gated_rms_norm_kernel<float,2,true>                           128 x3   0+0      
 gated_rms_norm_kernel<float,4,false>                          128 x3   0+0         118  118  116  116  122  122  124
 gated_rms_norm_kernel<float,4,true>                           128 x3   0+0         118  118  118  118  122  122  122
 gated_rms_norm_kernel<float,8,false>                          128 x3   0+0         119  116  114  114  118  122  126
-gated_rms_norm_kernel<float,8,true>                           128 x3   0+0         128  128  128  128  134  122  122""",
+gated_rms_norm_kernel<float,8,true>                           128 x3   0+0         128  128  128  128  134  122  122
+layer_kernel<StepTraits<128,(TileAccess)0,true>,(StepMode)5>  256 x1   12352+4096  4    4    4    4    158  162  160
+layer_kernel<StepTraits<128,(TileAccess)1,true>,(StepMode)5>  256 x1   12352+4096  4    4    4    4    152  154  156
+layer_kernel<StepTraits<256,(TileAccess)0,true>,(StepMode)5>  256 x1   20544+2048  4    4    4    4    166  166  164
+layer_kernel<StepTraits<256,(TileAccess)1,true>,(StepMode)5>  256 x1   20544+2048  4    4    4    4    156  158  156
+layer_kernel<StepTraits<64,(TileAccess)0,true>,(StepMode)5>   256 x1   8256+8192   4    4    4    4    157  156  158
+layer_kernel<StepTraits<64,(TileAccess)1,true>,(StepMode)5>   256 x1   8256+8192   4    4    4    4    156  156  157""",
     )
 
 

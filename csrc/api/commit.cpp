@@ -4,7 +4,7 @@
 #include "api/values.h"
 #include "cpu/cpu.h"
 
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
 #include "cuda/launch.h"
 #endif
 
@@ -89,7 +89,7 @@ void launch_layers(const Launch& launch, Params params, F f) {
 
 void run_commit(const Launch& launch, const CommitParams& params) {
   if (launch.on_cpu()) return cpu::commit_cpu(params, launch.isa(), torch_parallel());
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
   const int warps = tile_warps(launch.decision(), params.heads.key_dim);
   launch_layers(launch, params, [&](const CommitParams& some) { return gpu::commit(some, warps, launch.stream()); });
 #endif
@@ -97,7 +97,7 @@ void run_commit(const Launch& launch, const CommitParams& params) {
 
 void run_commit(const Launch& launch, const ConvCommitParams& params) {
   if (launch.on_cpu()) return cpu::conv_commit_cpu(params, launch.isa(), torch_parallel());
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
   launch_layers(launch, params, [&](const ConvCommitParams& some) { return gpu::conv_commit(some, launch.stream()); });
 #endif
 }

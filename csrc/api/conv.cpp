@@ -5,7 +5,7 @@
 #include "api/values.h"
 #include "cpu/cpu.h"
 
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
 #include "cuda/launch.h"
 #endif
 
@@ -92,7 +92,7 @@ void ConvCall::verify_window(const std::optional<TensorInfo>& parents) {
 
 void run_convolution(const Launch& launch, const ConvCall& call) {
   if (launch.on_cpu()) return cpu::conv_cpu(call.params, launch.isa(), torch_parallel());
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
   launch.accepted(gpu::causal_conv1d(call.params, launch.stream()));
 #endif
 }

@@ -5,9 +5,9 @@
 #include <stdexcept>
 #include <string>
 
-#if defined(GDN_WITH_CUDA)
-#include <dlfcn.h>
+#include "api/stream.h"
 
+#if defined(GDN_WITH_GPU)
 #include "cuda/runtime.h"
 #endif
 
@@ -16,7 +16,7 @@ namespace {
 
 policy::Device device_of(const char* op, Backend backend, int32_t device_index) {
   if (backend == Backend::cpu) return policy::cpu_device(policy::current_overrides());
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
   try {
     return gpu::device(device_index);
   } catch (const std::runtime_error& error) {
@@ -27,7 +27,7 @@ policy::Device device_of(const char* op, Backend backend, int32_t device_index) 
   throw std::runtime_error(
       std::string(op) +
       ": this build of strata_gdn has no GPU kernels (python -m strata_gdn info says what it has); "
-      "reinstall it where a CUDA compiler is, or pass CPU tensors");
+      "reinstall it where a CUDA or ROCm compiler is, or pass CPU tensors");
 #endif
 }
 
@@ -52,27 +52,11 @@ Launch::Launch(const char* op, Backend backend, int32_t device_index, const poli
 }
 
 void* Launch::stream() const {
-#if defined(GDN_WITH_CUDA)
-  // The function is in libtorch_cuda.so or libtorch_hip.so, which a CPU build of torch lacks: it is looked up in what
-  // is loaded, so that one extension serves every build of torch.
-  using CurrentStream = AOTITorchError (*)(int32_t, void**);
-  static const CurrentStream current_stream = [] {
-    for (const char* library : {"libtorch_cuda.so", "libtorch_hip.so"}) {
-      void* handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
-      void* symbol = handle != nullptr ? dlsym(handle, "aoti_torch_get_current_cuda_stream") : nullptr;
-      if (symbol != nullptr) return reinterpret_cast<CurrentStream>(symbol);
-    }
-    return CurrentStream{nullptr};
-  }();
-  void* stream = nullptr;
-  if (current_stream == nullptr || current_stream(device_index_, &stream) != 0) {
-    throw std::runtime_error(std::string(op_) +
-                             ": torch has no current stream on cuda:" + std::to_string(device_index_));
+  try {
+    return current_stream(device_index_);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(std::string(op_) + ": " + error.what());
   }
-  return stream;
-#else
-  return nullptr;
-#endif
 }
 
 void Launch::accepted(const char* error) const {

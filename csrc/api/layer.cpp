@@ -12,7 +12,7 @@
 #include "api/recurrence.h"
 #include "api/values.h"
 
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
 #include "cuda/launch.h"
 #endif
 
@@ -98,15 +98,21 @@ void run_conv_gates(const Launch& launch, const ConvCall& conv, const GatesCall&
     run_gates(launch, gates.params);
     return;
   }
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
   launch.accepted(gpu::conv_gates(conv.params, gates.params, launch.stream()));
 #endif
 }
 
 void run_in_one_launch(const Launch& launch, const ConvCall& conv, const GatesCall& gates,
                        const RecurrenceCall& recurrence, const NormCall& norm) {
+#if defined(GDN_WITH_GPU)
 #if defined(GDN_WITH_CUDA)
   const auto kernel = recurrence.params.state_out ? gpu::decode_layer : gpu::verify_layer;
+#else
+  // decode_layer's blocks are a cluster, which RDNA has not: the registry gives it to no AMD card.
+  if (recurrence.params.state_out) throw std::logic_error("decode_layer is a kernel of CUDA alone");
+  const auto kernel = gpu::verify_layer;
+#endif
   launch.accepted(kernel(conv.params, gates.params, recurrence.params, norm.params,
                          step_launch(launch.decision(), recurrence.request), launch.stream()));
 #else

@@ -9,7 +9,7 @@
 #include "api/ops.h"
 #include "cpu/cpu.h"
 
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
 #include "cuda/launch.h"
 #endif
 
@@ -42,7 +42,7 @@ void run_l2norm(const Launch& launch, const L2NormParams& q, const L2NormParams&
     cpu::l2norm_cpu(k, launch.isa(), torch_parallel());
     return;
   }
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
   launch.accepted(gpu::qk_l2norm(q, k, launch.stream()));
 #endif
 }
@@ -61,14 +61,14 @@ L2NormParams l2norm_params(const TensorInfo& x, const Tensor& y, double eps) {
 
 void run_gates(const Launch& launch, const GatesParams& params) {
   if (launch.on_cpu()) return cpu::gates_cpu(params, launch.isa(), torch_parallel());
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
   launch.accepted(gpu::gdn_gates(params, launch.stream()));
 #endif
 }
 
 void run_norm(const Launch& launch, const NormParams& params) {
   if (launch.on_cpu()) return cpu::norm_cpu(params, launch.isa(), torch_parallel());
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
   launch.accepted(gpu::gated_rms_norm(params, launch.stream()));
 #endif
 }

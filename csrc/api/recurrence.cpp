@@ -125,7 +125,7 @@ int tile_warps(const policy::Decision& decision, int64_t key_dim) {
   return static_cast<int>(decision.columns * key_dim / kTileValues);
 }
 
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
 namespace {
 
 bool packed_rows(const policy::Request& request) {
@@ -142,7 +142,7 @@ gpu::StepLaunch step_launch(const policy::Decision& decision, const policy::Requ
 
 void run_recurrence(const Launch& launch, const RecurrenceCall& call) {
   if (launch.on_cpu()) return cpu::rec_cpu(call.params, launch.isa(), torch_parallel());
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
   const policy::Decision& decision = launch.decision();
   const gpu::RecLaunch how = {decision.heads, decision.columns, packed_rows(call.request), decision.pipelined};
   if (decision.kernel == "rec_keyhead") return launch.accepted(gpu::rec_keyhead(call.params, how, launch.stream()));
@@ -182,7 +182,7 @@ void run_prompt(const Launch& launch, Backend backend, RecurrenceCall& call, con
 
 void run_verify(const Launch& launch, const RecurrenceCall& call) {
   if (launch.on_cpu()) return cpu::verify_cpu(call.params, launch.isa(), torch_parallel());
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
   const gpu::StepLaunch how = step_launch(launch.decision(), call.request);
   launch.accepted(call.params.parents ? gpu::verify_tree(call.params, how, launch.stream())
                                       : gpu::verify(call.params, how, launch.stream()));
@@ -190,7 +190,7 @@ void run_verify(const Launch& launch, const RecurrenceCall& call) {
 }
 
 void run_normed(const Launch& launch, const RecurrenceCall& call, const NormParams& norm) {
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
   const gpu::StepLaunch how = step_launch(launch.decision(), call.request);
   launch.accepted(call.params.state_out ? gpu::step_norm(call.params, norm, how, launch.stream())
                                         : gpu::verify_norm(call.params, norm, how, launch.stream()));
@@ -203,7 +203,7 @@ namespace {
 
 void run_commit_verify(const Launch& launch, const CommitParams& commit, const RecurrenceCall& call) {
   if (launch.on_cpu()) return cpu::commit_verify_cpu(commit, call.params, launch.isa(), torch_parallel());
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
   const gpu::StepLaunch how = step_launch(launch.decision(), call.request);
   if (!call.params.parents) {
     return launch.accepted(gpu::commit_verify(commit, call.params, how, launch.stream()));

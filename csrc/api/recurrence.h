@@ -7,7 +7,7 @@
 
 #include "api/launch.h"
 #include "api/tensors.h"
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
 #include "cuda/launch.h"
 #endif
 
@@ -67,7 +67,7 @@ void run_normed(const Launch& launch, const RecurrenceCall& call, const NormPara
 // Warps of a block of a CUDA kernel that holds states in tiles.
 int tile_warps(const policy::Decision& decision, int64_t key_dim);
 
-#if defined(GDN_WITH_CUDA)
+#if defined(GDN_WITH_GPU)
 gpu::StepLaunch step_launch(const policy::Decision& decision, const policy::Request& request);
 #endif
 

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-NO_CUDA = "none"  # the value of GDN_CUDA_ARCHS that builds without CUDA kernels
+import architectures
+
+VARIABLE = "GDN_CUDA_ARCHS"
 _STATIC_RUNTIME = "libcudart_static.a"
 
 # What decides the kernels' machine code, apart from the architecture. The exact lane fixes every rounding: no
@@ -83,58 +85,25 @@ def find_toolkit() -> Toolkit | None:
             if toolkit is None:
                 raise RuntimeError(
                     f"{name} must be a CUDA toolkit with bin/nvcc, include/cuda_runtime.h and {_STATIC_RUNTIME}; got "
-                    f"{named}. Unset it to search the usual places; GDN_CUDA_ARCHS={NO_CUDA} builds no CUDA kernels"
+                    f"{named}. Unset it to search the usual places; {VARIABLE}={architectures.NONE} builds no CUDA "
+                    f"kernels"
                 )
             return toolkit
     return next(filter(None, map(_toolkit_at, _usual_homes())), None)
 
 
-def requested_architectures(known: Sequence[str], value: str | None) -> list[str]:
-    """The architectures that GDN_CUDA_ARCHS asks for.
-
-    Args:
-        known: the architectures of csrc/sources.json, e.g. ``["90", "120", "120+PTX"]``.
-        value: GDN_CUDA_ARCHS: some of them, separated by ``;`` or ``,``; ``"none"``; None or empty means all.
-
-    Raises:
-        ValueError: an architecture that is not in ``known``.
-    """
-    asked = [arch for arch in re.split(r"[;,\s]+", value or "") if arch]
-    if not asked:
-        return list(known)
-    if asked == [NO_CUDA]:
-        return []
-    for arch in asked:
-        if arch not in known:
-            raise ValueError(
-                f"GDN_CUDA_ARCHS: unknown architecture {arch!r}; expected {NO_CUDA!r} or some of {', '.join(known)}, "
-                f"separated by ';'"
-            )
-    return [arch for arch in known if arch in asked]
-
-
 def compilable_architectures(toolkit: Toolkit, asked: Sequence[str], value: str | None) -> list[str]:
-    """Those of ``asked`` that this nvcc can compile for.
-
-    An old nvcc drops the newest cards from the default list; from a list that the user gave nothing is dropped.
-
-    Raises:
-        RuntimeError: nvcc cannot compile for an architecture named in ``value``, or for none of ``asked``.
-    """
-    able = toolkit.architectures()
-    missing = [arch for arch in asked if arch.removesuffix("+PTX") not in able]
-    if missing and (value or len(missing) == len(asked)):
-        raise RuntimeError(
-            f"GDN_CUDA_ARCHS: nvcc {toolkit.version()} in {toolkit.home} cannot compile for {', '.join(missing)}; "
-            f"it knows {', '.join(sorted(able, key=int))}"
-        )
-    return [arch for arch in asked if arch not in missing]
+    """Those of ``asked`` that this nvcc can compile for, ``value`` being GDN_CUDA_ARCHS (architectures.compilable)."""
+    known = sorted(toolkit.architectures(), key=int)
+    able = [arch for number in known for arch in (number, f"{number}+PTX") if arch == number or arch in asked]
+    compiler = f"nvcc {toolkit.version()} in {toolkit.home}"
+    return architectures.compilable(VARIABLE, compiler, able, asked, value)
 
 
-def gencode_flags(architectures: Sequence[str]) -> list[str]:
+def gencode_flags(archs: Sequence[str]) -> list[str]:
     """nvcc's flags: "90" is machine code for sm_90, "120+PTX" is PTX of compute_120, for cards still to come."""
     flags = []
-    for arch in architectures:
+    for arch in archs:
         number, _, ptx = arch.partition("+")
         flags.append(f"-gencode=arch=compute_{number},code={'compute' if ptx else 'sm'}_{number}")
     return flags

@@ -40,14 +40,14 @@ def architectures(toolkit: Toolkit) -> list[str]:
 
 
 def resources(toolkit: Toolkit, archs: Sequence[str]) -> list[Kernel]:
-    """Every kernel of csrc/sources.json on every one of the architectures.
+    """Every CUDA kernel of csrc/sources.json on every one of the architectures.
 
     Several compilers run at once. A result is kept in build/resources until a file or the compiler changes.
 
     Raises:
         RuntimeError: a source does not compile, or nothing says how much dynamic shared memory a kernel asks for.
     """
-    jobs = list(itertools.product(SOURCES["cuda"], archs))
+    jobs = list(itertools.product([*SOURCES["gpu"], *SOURCES["cuda"]], archs))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = pool.map(lambda job: _kept(toolkit, *job), jobs)
         return [kernel for kernels in found for kernel in kernels]

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +25,9 @@ ENGINE = HERE / "engine"
 HOST = HERE / "host"
 INCLUDE = HERE / "include"
 KEPT = ROOT / "build" / "rdna"
+sys.path.insert(0, str(ROOT / "tools" / "build_backend"))
+
+import rocm_toolkit  # noqa: E402
 
 ARCHES = ("gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx1201")
 
@@ -33,16 +37,12 @@ PROGRAMS = (CLANG, OBJDUMP, "ld.lld-22")
 MODULES = {"elftools": "pyelftools", "msgpack": "msgpack"}
 
 SOURCES = json.loads((CSRC / "sources.json").read_text())
-HOST_SIDES = tuple(CSRC / name for name in SOURCES["cuda"] if name != "cuda/runtime.cu")
-# Blocks of these wait for each other, as CUDA's clusters can: the registry gives them to no other device.
-CLUSTERS = {"cuda/decode_layer.cu"}
-KERNELS = tuple(path for path in HOST_SIDES if str(path.relative_to(CSRC)) not in CLUSTERS)
+KERNELS = tuple(CSRC / name for name in [*SOURCES["gpu"], *SOURCES["hip"]] if name != "cuda/runtime.cu")
+# The decisions are a CUDA device's (ops.py): the launchers of what CUDA alone has are linked, and never called.
+HOST_SIDES = (*KERNELS, *(CSRC / name for name in SOURCES["cuda"]))
 
-# The exact lane: no contraction that the source does not spell out; clang's defaults keep denormals and round division
-# and square root correctly.
-NUMERICS = ("-ffp-contract=off", "-fno-fast-math")
 HIP = ("-x", "hip", "-nogpuinc", "-nogpulib", "-fms-extensions", "-std=c++17", "-D__HIPCC__", f"-I{INCLUDE}",
-       "-include", "hip/hip_runtime.h", f"-I{CSRC}", *NUMERICS)  # fmt: skip
+       f"-I{CSRC}", *rocm_toolkit.NUMERICS)  # fmt: skip
 DEVICE = (*HIP, "--cuda-device-only", "--no-gpu-bundle-output", "-O3")
 # The host side has no device code of its own: its kernels are looked up by their names.
 HOST_SIDE = (*HIP, "--cuda-host-only", "-fuse-cuid=none", "--offload-arch=gfx1100", "-O1", "-fPIC")
@@ -104,8 +104,9 @@ def ops_library() -> Path:
     # torch's own C++ interface, which the allocator needs, and the stable one that the package is built with. The ops
     # have a namespace of their own.
     torch_flags = ["-std=c++20", "-O1", "-fPIC", "-c", f"-I{ENGINE}", *includes]
-    stable_flags = ["-std=c++17", "-O1", "-fPIC", "-c", f"-I{CSRC}", *includes, "-DGDN_WITH_CUDA",
-                    "-DTORCH_TARGET_VERSION=0x020a000000000000", "-Dstrata_gdn=strata_gdn_rdna", *NUMERICS]  # fmt: skip
+    stable_flags = ["-std=c++17", "-O1", "-fPIC", "-c", f"-I{CSRC}", *includes, "-DGDN_WITH_GPU", "-DGDN_WITH_CUDA",
+                    "-DTORCH_TARGET_VERSION=0x020a000000000000", "-Dstrata_gdn=strata_gdn_rdna",
+                    "-ffp-contract=off"]  # fmt: skip
     replaced = [CSRC / "module.cpp", CSRC / "api" / "launch.cpp"]
     stable = [CSRC / name for group in ("bind", "core", "cpu") for name in SOURCES[group]]
     flags = {source: stable_flags for source in stable if source not in replaced}
