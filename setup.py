@@ -50,7 +50,7 @@ NVCC_FLAGS = [
     "-Xfatbin=-compress-all",
     *(f"-Xcompiler={flag}" for flag in [*NUMERICS, "-fvisibility=hidden", "-Wall", "-Wextra", *PATHS]),
 ]
-# hipcc is clang: it takes the host's flags as they are. The kernels are not hipified (docs/rocm.md).
+# hipcc is clang, which takes the host's flags as they are; a .cu file is HIP to it. Nothing is hipified (docs/rocm.md).
 HIPCC_FLAGS = [
     *rocm_toolkit.MACHINE_CODE_FLAGS,
     *NUMERICS,

@@ -30,6 +30,9 @@ KERNELS = [*SOURCES["gpu"], *SOURCES["hip"]]
 HOST = [*SOURCES["bind"], *SOURCES["core"], *SOURCES["cpu"]]
 BUILT_FROM = ["csrc", "strata_gdn", "tools/build_backend", "setup.py", "pyproject.toml", "README.md", "LICENSE",
               "MANIFEST.in", ".gitignore"]  # fmt: skip
+# Of the exact lane's arithmetic, written out: a flag that is lost in the build is missed here.
+EXACT = {"-ffp-contract=off", "-fno-fast-math", "-fhip-fp32-correctly-rounded-divide-sqrt",
+         "-fno-gpu-flush-denormals-to-zero"}  # fmt: skip
 
 sys.path.insert(0, str(ROOT / "tools" / "build_backend"))
 
@@ -154,7 +157,7 @@ def test_no_flag_takes_the_exact_lanes_rounding_away(dry: Build) -> None:
         r"-f(?!no-fast-math).*fast|-ffp-contract=(?!off)|-fno-hip-fp32|-fgpu-flush|-Ofast|-munsafe"
     )
     for source, arguments in dry.compiled_by("hipcc").items():
-        assert set(rocm_toolkit.NUMERICS) <= set(arguments), source
+        assert set(arguments) >= EXACT, source
         assert [a for a in arguments if contradicting.match(a)] == [], source
 
 
@@ -404,5 +407,5 @@ def test_a_preset_uses_hipcc_where_there_is_one(home: Path, tmp_path: Path) -> N
     assert sorted(compiled) == sorted(KERNELS)
     for call in compiled.values():
         assert [a.removeprefix("--offload-arch=") for a in call if a.startswith("--offload-arch=")] == ARCHS
-        assert set(rocm_toolkit.MACHINE_CODE_FLAGS) <= set(call)
+        assert set(call) >= EXACT
     assert (tmp_path / "build" / "libstrata_gdn_hip.a").is_file()
