@@ -99,6 +99,15 @@ LAYER_WEIGHTS = 2 * 4 * CHANNELS + 2 * 4 * 48 + 2 * 128  # taps; A_log and dt_bi
 WINDOW = 2 * 3 * CHANNELS
 
 
+def test_work_of_the_chunked_form():
+    """40 tokens are two chunks; 53248 operations a value head and token of a chunk."""
+    case = Case("some", "gated_delta_rule", 16, 48, 40, (), prompts.prompt_calls)
+    with torch.device("meta"):
+        x = prompts.recurrence_inputs(case)
+    work = roofline.chunked(**x)
+    assert work == roofline.Work(roofline.recurrence(**x).moved_bytes, 64 * 48 * 53248)
+
+
 def test_work_of_decode():
     """4 sequences, 3 tokens."""
     case = Case("some", "gated_delta_rule", 16, 48, 3, (), prompts.prompt_calls, sequences=4)
@@ -145,8 +154,8 @@ def test_an_arm_that_the_card_lacks_is_left_out_with_the_reason():
 def test_every_mark_is_of_a_peer_that_is_there():
     """The marks are those of the task; what they are measured against is timed even where fla is not installed."""
     marked = [case for case in CASES if case.marks]
-    assert len(marked) == 4 + 9 + 10 + 1 + 3  # step, verify, commit, commit and verify, layer
-    assert all(case.name.startswith("decode ") for case in marked)
+    assert len(marked) == 3 + 4 + 9 + 10 + 1 + 3  # chunked; step, verify, commit, commit and verify, layer
+    assert all(case.name.startswith(("decode ", "chunked ")) for case in marked)
     with torch.device("meta"):
         for case in marked:
             beside = {peer.name for peer in replace(case, sequences=1).make(case).peers}
@@ -167,7 +176,7 @@ def test_cases_can_be_called(case, monkeypatch):
     """On the CPU, with few tokens, sequences and layers: the op is the case's, and the peers can be called."""
     monkeypatch.setattr(peers, "fla", lambda: None)
     monkeypatch.setattr(decode, "MODEL_LAYERS", 2)
-    case = replace(case, tokens=3, sequences=min(case.sequences, 2), repeats=min(case.repeats, 2))
+    case = replace(case, tokens=3, sequences=min(case.sequences, 2), repeats=min(case.repeats, 2), precision="auto")
     calls = case.calls(torch.device("cpu"))
     with launches() as served:
         calls.ours()

@@ -22,6 +22,7 @@ from strata_gdn.parity.kernels import asked, shape_of
 
 STATES = [(K, layout, odd) for K in (64, 128, 256) for odd in (False, True) for layout in ("kv", "vk")]
 SEQUENCES, STEPS, ACCEPTED, PROMPT = 3, 9, 3, 19  # STEPS and PROMPT: more than one stage of their kernels
+CHUNKED = 70  # tokens: three chunks
 GROUPS = [(64, (1, 2, 3, 4)), (128, (1, 2, 3, 4)), (256, (1, 2))]  # K, value heads a key head: rec_keyhead's
 CONVOLUTIONS = ((64, 4), (70, 3), (70, 2), (66, 9))  # channels, width
 
@@ -35,6 +36,7 @@ def every_call() -> Iterator[Call]:
             yield Call(op, table.odd(arguments) if odd else arguments)
     for dtype in DTYPES:
         yield from _prompts(dtype)
+        yield from _chunked(dtype)
         yield from _pointwise(dtype)
         yield from _layers(dtype)
 
@@ -60,6 +62,20 @@ def _prompts(dtype: torch.dtype) -> Iterator[Call]:
             yield Call("gated_delta_rule_", table.odd(arguments) if group == 2 else arguments)
     for K in (64, 128):  # so many blocks that on a card of 132 multiprocessors wide ones and four heads a thread pay
         yield Call("gated_delta_rule_", table.in_place(Heads(1, 4, K, 256), 5, PROMPT, dtype, "kv"))
+
+
+def _chunked(dtype: torch.dtype) -> Iterator[Call]:
+    """More than one chunk, a part of one, sequences without a token, a skipped slot, rows at odd addresses."""
+    for K, groups in ((64, (1, 2, 3, 4)), (128, (1, 2, 3, 4, 8)), (256, (1, 2))):
+        for group in groups:
+            layout = ("kv", "vk")[group % 2]
+            arguments = table.in_place(Heads(1, group, K, 64), SEQUENCES, CHUNKED, dtype, layout, qk_l2norm=True)
+            made = table.odd(arguments) if group == 2 else arguments
+            yield Call("gated_delta_rule_", made | {"precision": "fp32"})
+    for name in table.CALLS:
+        made = table.call(name)
+        if made.op == "gated_delta_rule_" and "cu_seqlens" in made.arguments:
+            yield Call(made.op, made.arguments | {"precision": "fp32"})
 
 
 def _pointwise(dtype: torch.dtype) -> Iterator[Call]:
@@ -97,7 +113,8 @@ def main() -> int:
     torch.cuda.memory.caching_allocator_enable(False)
     torch.manual_seed(0)
     for made in every_call():
-        for _, switches in asked(made.op, device, **shape_of(made.arguments)):
+        ordered = "precision" in made.arguments  # by no switch
+        for _, switches in [(None, {})] if ordered else asked(made.op, device, **shape_of(made.arguments)):
             with registry.overrides(**switches):
                 made.copy("cuda").run()
     torch.cuda.synchronize()

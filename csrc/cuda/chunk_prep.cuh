@@ -233,25 +233,33 @@ __global__ void __launch_bounds__(Tr::threads, 2) chunk_prep_kernel(const __grid
 
   const int group = static_cast<int>(p.heads.value_heads / p.heads.key_heads);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = uniform(static_cast<int>(threadIdx.x) / kWarp);
-  const bool exists = lane < rows.count;
-  // Of token `lane`.
-  const auto value_of = [&](const View<3>& x, int j) {
-    const int64_t head = p.heads.head_map == HeadMap::grouped ? key_head * group + j : key_head + j * p.heads.key_heads;
-    const int64_t at = rows.batch * x.stride[0] + (rows.first + lane) * x.stride[1] + head * x.stride[2];
-    return exists ? load(x, at) : 0.0f;
-  };
+  const int64_t token = lane < rows.count ? lane : rows.count - 1;
 #pragma unroll 1
   for (int first = 0; first < group; first += Tr::heads) {
     const int heads = group - first < Tr::heads ? group - first : Tr::heads;
-#pragma unroll 1
-    for (int x = 0; x < heads; ++x) {
-      const int j = first + x;
-      decay_rows<Tr>(shared, shared.triangles[x], value_of(p.g, j), value_of(p.beta, j),
-                     work + layout.gates + (key_head * group + j) * chunk::kGateRows * Tr::C);
+    float g[Tr::heads], beta[Tr::heads];  // of token `lane`
+#pragma unroll
+    for (int x = 0; x < Tr::heads; ++x) {
+      const int64_t j = first + (x < heads ? x : 0);
+      const int64_t head =
+          p.heads.head_map == HeadMap::grouped ? key_head * group + j : key_head + j * p.heads.key_heads;
+      g[x] = load(p.g, rows.batch * p.g.stride[0] + (rows.first + token) * p.g.stride[1] + head * p.g.stride[2]);
+      beta[x] = load(p.beta,
+                     rows.batch * p.beta.stride[0] + (rows.first + token) * p.beta.stride[1] + head * p.beta.stride[2]);
+    }
+    float mine = 0.0f;  // beta of the warp's own value head
+#pragma unroll
+    for (int x = 0; x < Tr::heads; ++x) {
+      if (x == heads) break;
+      g[x] = lane < rows.count ? g[x] : 0.0f;
+      beta[x] = lane < rows.count ? beta[x] : 0.0f;
+      mine = x == warp ? beta[x] : mine;
+      decay_rows<Tr>(shared, shared.triangles[x], g[x], beta[x],
+                     work + layout.gates + (key_head * group + first + x) * chunk::kGateRows * Tr::C);
     }
     sync_block();
     if (warp < heads) {
-      substitute<Tr>(shared.triangles[warp], value_of(p.beta, first + warp),
+      substitute<Tr>(shared.triangles[warp], mine,
                      work + layout.coefficients + (key_head * group + first + warp) * chunk::kCoefficients);
     }
     sync_block();

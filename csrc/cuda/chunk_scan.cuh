@@ -178,8 +178,7 @@ class ChunkScan {
       group_barrier();
       store_words(&shared_.d[token()][across_ * Tr::n], sum);
       store_words(&shared_.r[token()][across_ * Tr::n], decayed);
-      both_arrive(kCorrections);
-      group_barrier();
+      both_wait(kCorrections);
       update(keys, last);
       group_barrier();
     } else {
@@ -333,23 +332,32 @@ class ChunkScan {
         }
       }
     }
-    both_wait(kStateFree);
     float* state = shared_.state + (first_row + swap) / Tr::quad * Tr::quad_stride + across_ * Tr::n;
+    constexpr int pair_stride = 2 * (apart / Tr::quad) * Tr::quad_stride;
+    float S[Tr::kept][Tr::quad][Tr::n];
+#pragma unroll
+    for (int q = 0; q < Tr::kept; ++q) {
+#pragma unroll
+      for (int y = 0; y < Tr::quad; ++y) load_words(state + q * pair_stride + y * Tr::columns, S[q][y]);
+    }
 #pragma unroll
     for (int q = 0; q < Tr::kept; ++q) {
 #pragma unroll
       for (int y = 0; y < Tr::quad; ++y) {
         const int kept = 2 * q * Tr::quad + y, given = Tr::quads > 1 ? kept + Tr::quad : kept;
-        float* row = state + q * 2 * (apart / Tr::quad) * Tr::quad_stride + y * Tr::columns;
-        float S[Tr::n];
-        load_words(row, S);
 #pragma unroll
         for (int c = 0; c < Tr::n; ++c) {
           const float added = tile[kept][c] + shuffle_xor(tile[given][c], half_lane);
-          S[c] = fmaf(last[c / Tr::lane_columns], S[c], added);
+          S[q][y][c] = fmaf(last[c / Tr::lane_columns], S[q][y][c], added);
         }
-        if (Tr::quads > 1 || half == 0) store_words(row, S);
       }
+    }
+    both_wait(kStateFree);
+    if (Tr::quads == 1 && half != 0) return;
+#pragma unroll
+    for (int q = 0; q < Tr::kept; ++q) {
+#pragma unroll
+      for (int y = 0; y < Tr::quad; ++y) store_words(state + q * pair_stride + y * Tr::columns, S[q][y]);
     }
   }
 

@@ -53,6 +53,7 @@ def decision(case: Case, arch: str, sms: int | None, switches: Mapping[str, int]
         return registry.decide(
             case.op, arch=arch, sms=sms, tokens=case.tokens, n=case.sequences, h=case.key_heads, hv=case.value_heads,
             k=HEAD_DIM, v=HEAD_DIM, dtype=DTYPE, tree=case.tree,
+            precision=case.precision,
         )  # fmt: skip
 
 

@@ -67,6 +67,7 @@ class Case:
     sequences: int = 1
     repeats: int = 1
     tree: bool = False
+    precision: str = "auto"
     marks: tuple[Mark, ...] = ()
 
     def __str__(self) -> str:

@@ -6,8 +6,9 @@ made when its turn comes. A new line of the benchmark is a new entry of one of t
 
 from __future__ import annotations
 
+from .chunked import chunked
 from .decode import decode
 from .pointwise import pointwise
 from .prompts import prompts
 
-CASES = (*prompts(), *pointwise(), *decode())
+CASES = (*prompts(), *chunked(), *pointwise(), *decode())

@@ -19,6 +19,10 @@ once each, however often a kernel replays their ancestors.
 fused multiply-adds, three butterfly additions between lanes and the correction, one after another, are about
 `CHAIN_CYCLES` on an H200 (docs/kernels/rec_lanes.md). No number of multiprocessors shortens that.
 
+In the chunked form (docs/math.md (6) to (11)) a chunk of C = `CHUNK` tokens has the three products of K V C with the
+state, and two of C V with triangles of (C ± 1) C / 2 entries. What a key head has once for all of its value heads (k·k,
+q·k) and the inverse M are left out.
+
 The pointwise ops are held against their bytes alone. A verify reads the states and does not write them; of logs, a
 commit reads the rows of the accepted tokens. A fused layer has no results in between.
 
@@ -38,6 +42,7 @@ from typing import Any
 from torch import Tensor
 
 RECURRENCE_FMA = 4
+CHUNK = 32  # tokens
 REPLAY_FMA = 2
 CHAIN_CYCLES = 170
 
@@ -104,6 +109,14 @@ def _log_bytes(states: Tensor, key_heads: int, tokens: int) -> int:
 
 def pointwise(read: Iterable[Tensor], written: Iterable[Tensor]) -> Work:
     return Work(moved(read, written))
+
+
+def chunked(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> Work:
+    """`gated_delta_rule_` in the chunked form on one state a sequence in place, o in v's shape and dtype."""
+    batch, tokens, value_heads, V = v.shape
+    chunks = batch * value_heads * -(-tokens // CHUNK)
+    moved_bytes = recurrence(q, k, v, g, beta, state).moved_bytes
+    return Work(moved_bytes, chunks * CHUNK * V * (3 * q.shape[-1] + CHUNK))
 
 
 def recurrence(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> Work:
