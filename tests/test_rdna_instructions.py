@@ -203,6 +203,19 @@ def test_exchanges_between_lanes(runner: Runner) -> None:
 
 
 @each_arch
+def test_exchanges_with_inactive_lanes(runner: Runner) -> None:
+    """Without fi an inactive lane is not read: the result stays what it was or, with bound_ctrl, is 0."""
+    a = np.arange(1, 257, dtype=np.int32)
+    out = np.zeros((3, 256), dtype=np.int32)
+    launch(runner, "from_inactive_row", a.size, a, out)
+    rows = out.reshape(3, -1, 2, 16)
+    np.testing.assert_array_equal(rows[:, :, 0], 0)
+    np.testing.assert_array_equal(rows[0, :, 1], -1)
+    np.testing.assert_array_equal(rows[1, :, 1], 0)
+    np.testing.assert_array_equal(rows[2, :, 1], a.reshape(-1, 2, 16)[:, 0])
+
+
+@each_arch
 def test_scratch(runner: Runner) -> None:
     order = np.concatenate([np.random.default_rng(6).permutation(64) for _ in range(2)]).astype(np.int32)
     out = np.zeros(256, dtype=np.int32)

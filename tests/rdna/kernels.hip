@@ -102,6 +102,21 @@ extern "C" __global__ void exchanges(const int* a, int* out) {
   for (int k = 0; k < static_cast<int>(sizeof made / sizeof *made); ++k) out[k * n + i] = made[k];
 }
 
+// A wave's upper row alone is active and reads the lower one.
+extern "C" __global__ void from_inactive_row(const int* a, int* out) {
+  const int i = item(), n = static_cast<int>(gridDim.x * blockDim.x);
+  int x = a[i];
+  asm volatile("" : "+v"(x));  // every lane has its value before the branch
+  if (threadIdx.x % 32 < 16) return;
+  const int made[] = {
+      static_cast<int>(__builtin_amdgcn_permlanex16(-1, x, 0x76543210, 0xfedcba98, false, false)),
+      static_cast<int>(__builtin_amdgcn_permlanex16(-1, x, 0x76543210, 0xfedcba98, false, true)),
+      static_cast<int>(__builtin_amdgcn_permlanex16(-1, x, 0x76543210, 0xfedcba98, true, false)),
+  };
+#pragma unroll
+  for (int k = 0; k < static_cast<int>(sizeof made / sizeof *made); ++k) out[k * n + i] = made[k];
+}
+
 // Right: memory
 // ------------------------------------------------------------------------------------------------------------
 

@@ -25,16 +25,21 @@ void write_lane(Wave& w, const Instruction& in) {
 }
 
 // Lane i of a row reads the lane of a row whose number is the i-th group of four bits of (low, high); `crossed`: of the
-// other row.
+// other row. An inactive lane is not read unless fi says so: the result is 0 or, without bound_ctrl, stays what it was.
 template <bool crossed>
 void permute_row(Wave& w, const Instruction& in) {
   const auto low = scalar_value<uint32_t>(w, in.op[2]), high = scalar_value<uint32_t>(w, in.op[3]);
   const uint64_t choice = static_cast<uint64_t>(high) << 32 | low;
   const Lanes<uint32_t> x = read<uint32_t>(w, in, 1);
-  Lanes<uint32_t> result;
+  Lanes<uint32_t> result = read<uint32_t>(w, in, 0);
   for (int l = 0; l < kLanes; ++l) {
     const int row = (l / kRow) ^ (crossed ? 1 : 0);
-    result.at[l] = x.at[row * kRow + static_cast<int>(choice >> (4 * (l % kRow)) & 15)];
+    const int from = row * kRow + static_cast<int>(choice >> (4 * (l % kRow)) & 15);
+    if ((in.lanes && in.lanes->from_inactive) || (w.exec() >> from & 1)) {
+      result.at[l] = x.at[from];
+    } else if (in.lanes && in.lanes->zero_where_none) {
+      result.at[l] = 0;
+    }
   }
   write(w, in, 0, result);
 }

@@ -107,7 +107,14 @@ Instruction decode_one(std::string_view mnemonic, std::string_view rest) {
   const Fields fields = parse_fields(rest);
   if (fields.operands.size() > Instruction::most_operands) throw Fault("more operands than any instruction has");
   for (const std::string_view text : fields.operands) in.op[in.count++] = parse_operand(text);
-  for (const Modifier& m : fields.modifiers) apply_modifier(in, m);
+  const bool between_rows = name.substr(0, 10) == "v_permlane";
+  for (const Modifier& m : fields.modifiers) {
+    if (between_rows && m.name == "op_sel") {
+      select_lanes(in, m.value);
+    } else {
+      apply_modifier(in, m);
+    }
+  }
   if (in.counted == Class::wait) in.limits = parse_wait(name, in);
 
   for (int i = 0; i < in.count; ++i) add_registers(in.touched, in.op[i]);

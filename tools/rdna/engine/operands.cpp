@@ -238,6 +238,13 @@ Operand parse_operand(std::string_view text) {
   throw Fault("unknown operand '" + std::string(text) + "'");
 }
 
+void select_lanes(Instruction& in, std::string_view op_sel) {
+  const std::vector<int> bits = numbers(op_sel);
+  LanePattern& p = pattern(in);
+  p.from_inactive = bits.at(0) != 0;
+  p.zero_where_none = bits.at(1) != 0;
+}
+
 void apply_modifier(Instruction& in, const Modifier& modifier) {
   for (const Known& known : kModifiers) {
     if (known.name == modifier.name) return known.apply(in, modifier.value);

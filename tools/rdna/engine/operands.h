@@ -14,4 +14,7 @@ Operand parse_operand(std::string_view text);
 // Changes the instruction as the modifier says. Throws Fault where it is not known.
 void apply_modifier(Instruction& in, const Modifier& modifier);
 
+// v_permlane's op_sel is no choice of halves: the first bit is DPP's fi, the second its bound_ctrl.
+void select_lanes(Instruction& in, std::string_view op_sel);
+
 }  // namespace rdna
