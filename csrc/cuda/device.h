@@ -108,21 +108,59 @@ constexpr bool kHopper = true;
 constexpr bool kHopper = false;
 #endif
 
+#if defined(__HIPCC__)
+constexpr bool kRdna = true;
+#else
+constexpr bool kRdna = false;
+#endif
+
 constexpr int kWarp = 32;  // RDNA kernels are compiled for wave32
+
+#if defined(__HIPCC__)
+// A word of the lane whose index differs in the bits of `mask`, a constant once loops are unrolled: by DPP, which the
+// compiler makes a modifier of the addition that reads it, or across a row's 16 lanes. Neither goes through LDS.
+__device__ __forceinline__ int word_of_other_lane(int word, int mask) {
+  constexpr int all = 0xf;  // rows, banks
+  constexpr bool zero_where_none = true;
+#define GDN_DPP(control) __builtin_amdgcn_update_dpp(0, word, control, all, all, zero_where_none)
+  switch (mask) {
+    case 1: return GDN_DPP(0xb1);   // quad_perm:[1,0,3,2]
+    case 2: return GDN_DPP(0x4e);   // quad_perm:[2,3,0,1]
+    case 4: return GDN_DPP(0x164);  // row_xmask:4
+    case 8: return GDN_DPP(0x168);  // row_xmask:8
+    case 16: return __builtin_amdgcn_permlanex16(0, word, 0x76543210, 0xfedcba98, false, zero_where_none);
+    default: return __shfl_xor(word, mask, kWarp);
+  }
+#undef GDN_DPP
+}
+
+// f(word) of each 32-bit word.
+template <class T, class F>
+__device__ __forceinline__ T each_word(T x, F f) {
+  static_assert(sizeof(T) % sizeof(int) == 0, "whole words");
+  int word[sizeof(T) / sizeof(int)];
+  __builtin_memcpy(word, &x, sizeof x);
+#pragma unroll
+  for (int& w : word) w = f(w);
+  __builtin_memcpy(&x, word, sizeof x);
+  return x;
+}
+#endif
 
 // The value of the lane whose index differs in the bits of `mask`; every lane of the warp takes part.
 template <class T>
 __device__ __forceinline__ T shuffle_xor(T x, int mask) {
 #if defined(__HIPCC__)
-  return __shfl_xor(x, mask, kWarp);
+  return each_word(x, [mask](int word) { return word_of_other_lane(word, mask); });
 #else
   return __shfl_xor_sync(0xffffffffu, x, mask);
 #endif
 }
+// That of a lane which is the same for all.
 template <class T>
 __device__ __forceinline__ T shuffle(T x, int lane) {
 #if defined(__HIPCC__)
-  return __shfl(x, lane, kWarp);
+  return each_word(x, [lane](int word) { return __builtin_amdgcn_readlane(word, lane); });
 #else
   return __shfl_sync(0xffffffffu, x, lane);
 #endif
@@ -137,6 +175,28 @@ __device__ __forceinline__ int uniform(int x) {
   return __reduce_max_sync(0xffffffffu, x);
 #else
   return __shfl_sync(0xffffffffu, x, 0);
+#endif
+}
+
+// A kernel's only parameter, `const __grid_constant__ Params GDN_GIVEN(p)`, is `p` after GDN_IN_PLACE(Params, p). On
+// RDNA that is where the launch has put it: read as an argument it would be copied to a lane's scratch memory as soon
+// as its address is kept in an object.
+#if defined(__HIPCC__)
+#define GDN_GIVEN(p) p##_given
+#if defined(__HIP_DEVICE_COMPILE__)
+#define GDN_IN_PLACE(Params, p) const Params& p = *(const Params*)__builtin_amdgcn_kernarg_segment_ptr()
+#else
+#define GDN_IN_PLACE(Params, p) const Params& p = GDN_GIVEN(p)
+#endif
+#else
+#define GDN_GIVEN(p) p
+#define GDN_IN_PLACE(Params, p) static_assert(true)
+#endif
+
+// The compiler moves nothing over it: loads that it would start earlier take registers.
+__device__ __forceinline__ void keep_order() {
+#if defined(__HIP_DEVICE_COMPILE__)
+  __builtin_amdgcn_sched_barrier(0);
 #endif
 }
 
@@ -168,16 +228,6 @@ __device__ __forceinline__ void sync_warp() {
 #endif
 }
 
-// A barrier of the block's `threads` threads that warps may reach at different places of the program.
-template <int threads>
-__device__ __forceinline__ void block_barrier() {
-#if defined(__HIPCC__)
-  __syncthreads();
-#else
-  asm volatile("barrier.sync 1, %0;" ::"n"(threads) : "memory");
-#endif
-}
-
 // A barrier of the whole block, for memory of every kind.
 __device__ __forceinline__ void sync_block() { __syncthreads(); }
 
@@ -190,6 +240,16 @@ __device__ __forceinline__ void sync_lds() {
   asm volatile("s_waitcnt lgkmcnt(0)\n\ts_barrier" ::: "memory");
 #else
   __syncthreads();
+#endif
+}
+
+// The same of the block's `threads` threads, where warps reach it at different places of the program.
+template <int threads>
+__device__ __forceinline__ void block_barrier() {
+#if defined(__HIPCC__)
+  sync_lds();
+#else
+  asm volatile("barrier.sync 1, %0;" ::"n"(threads) : "memory");
 #endif
 }
 

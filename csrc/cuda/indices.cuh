@@ -45,6 +45,7 @@ __device__ __forceinline__ SequenceRows rows_of(const SequenceShape& shape, int6
     if (i <= n && bound > first) first = bound;
     if (bound > end) end = bound;
   }
+#pragma unroll
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
     const int64_t other_first = shuffle_xor(first, distance), other_end = shuffle_xor(end, distance);
     first = other_first > first ? other_first : first;

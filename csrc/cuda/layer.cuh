@@ -236,7 +236,9 @@ __device__ __forceinline__ void normalise_rows(const RecurrenceParams& rec, cons
 }
 
 template <class Tr, StepMode mode>
-__global__ void __launch_bounds__(Tr::resident_threads(mode), 1) layer_kernel(const __grid_constant__ LayerParams p) {
+__global__ void __launch_bounds__(Tr::resident_threads(mode), 1)
+    layer_kernel(const __grid_constant__ LayerParams GDN_GIVEN(p)) {
+  GDN_IN_PLACE(LayerParams, p);
   if constexpr (writes_state<mode> && !kClusters) trap();  // code for older cards on a newer one: no silent result
   __shared__ StepStage<Tr> stage;
   extern __shared__ float outputs[];  // [stage_tokens][V]; the values before them

@@ -102,6 +102,10 @@ struct RawPart {
     }
 #pragma unroll
     for (int w = 0; w < pack.bytes / 4; ++w) word[w] = pack.word[w];
+    if constexpr (kRdna) {  // compilers join the last stores of the two types: they must be of the same word
+#pragma unroll
+      for (int w = pack.bytes / 4; w < n; ++w) word[w] = 0;
+    }
   }
 };
 

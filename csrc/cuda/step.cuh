@@ -345,7 +345,9 @@ class StepTokens {
 };
 
 template <class Tr, StepMode mode>
-__global__ void __launch_bounds__(Tr::resident_threads(mode), 1) step_kernel(const __grid_constant__ StepParams p) {
+__global__ void __launch_bounds__(Tr::resident_threads(mode), 1)
+    step_kernel(const __grid_constant__ StepParams GDN_GIVEN(p)) {
+  GDN_IN_PLACE(StepParams, p);
   __shared__ StepStage<Tr> stage;
   extern __shared__ float outputs[];  // of the norm: [stage_tokens][columns]
   trigger_dependents();
@@ -367,7 +369,10 @@ __global__ void __launch_bounds__(Tr::resident_threads(mode), 1) step_kernel(con
     if (block.count > 0) tokens.fetch_value(0);
   };
   const auto load = [&] {
-    if (from_state) {
+    if constexpr (kRdna) {  // compilers join the two branches' last stores, which are not of the same values
+      tile.zero();
+      if (from_state) tile.load(rec.state_in, block.slot, block.at.head, column0);
+    } else if (from_state) {
       tile.load(rec.state_in, block.slot, block.at.head, column0);
     } else {
       tile.zero();

@@ -15,7 +15,8 @@
 // query, its decay, its beta and the set of its ancestors, so that a replay needs only the key itself, read again, and
 // d_log, which the warp has written. Sync contract: one barrier after that table is filled, two a token where pairs of
 // warps share a tile (pair_sum.cuh), and one after each token's d_log entries, of the block or, without pairs, of the
-// warp.
+// warp. On RDNA, where a barrier for other memory than LDS waits for it, pairs of warps hand each other the corrections
+// in shared memory too: they are written before the token's second exchange, which is their barrier.
 #include "cuda/device.h"
 
 #include "core/exact_math.h"
@@ -89,9 +90,15 @@ __device__ __forceinline__ void fill_table(const StepParams& p, const StepBlock&
 }
 
 template <class Tr>
-__global__ void __launch_bounds__(Tr::most_warps* kWarp, 1) verify_tree_kernel(const __grid_constant__ StepParams p) {
+constexpr bool shares_deltas = kRdna && Tr::paired;
+
+template <class Tr>
+__global__ void __launch_bounds__(Tr::most_warps* kWarp, 1)
+    verify_tree_kernel(const __grid_constant__ StepParams GDN_GIVEN(p)) {
+  GDN_IN_PLACE(StepParams, p);
   __shared__ TreeTable table;
   __shared__ PairShared<Tr::most_warps> pair;
+  extern __shared__ float s_deltas[];  // [T][columns of the block], where shares_deltas
   trigger_dependents();
   wait_for_prerequisites();
   const RecurrenceParams& rec = p.rec;
@@ -129,7 +136,11 @@ __global__ void __launch_bounds__(Tr::most_warps* kWarp, 1) verify_tree_kernel(c
           const int ancestor = 32 * w + lowest_bit(left);
           float deltas[Tr::columns];
 #pragma unroll
-          for (int c = 0; c < Tr::columns; ++c) deltas[c] = d_log[ancestor * d_stride + at.column0 + tile.column() + c];
+          for (int c = 0; c < Tr::columns; ++c) {
+            deltas[c] = shares_deltas<Tr>
+                            ? s_deltas[ancestor * p.columns + Tile<Tr>::first_column() + tile.column() + c]
+                            : d_log[ancestor * d_stride + at.column0 + tile.column() + c];
+          }
           tile.update(table.alpha[ancestor], row_of(rec.k, ancestor, table.k_factor[ancestor]), deltas);
         }
       }
@@ -138,7 +149,10 @@ __global__ void __launch_bounds__(Tr::most_warps* kWarp, 1) verify_tree_kernel(c
     const float v = load(rec.v, block.row(rec.v.stride, t, at.head) + owned);
     const float u = pair_sum<Tr, Tr::most_warps>(pair, turn, {tile.dot(k), 0.0f}).u;  // (2)
     const float delta = fmaf(-table.alpha[t], u, v) * table.beta[t];                  // (3)
-    if (tile.stores_owned()) d_log[t * d_stride + owned] = delta;
+    if (tile.stores_owned()) {
+      d_log[t * d_stride + owned] = delta;
+      if (shares_deltas<Tr>) s_deltas[t * p.columns + owned - block.at.column0] = delta;
+    }
     float deltas[Tr::columns];
     tile.spread(delta, deltas);
     tile.update(table.alpha[t], k, deltas);  // (4)
@@ -146,10 +160,12 @@ __global__ void __launch_bounds__(Tr::most_warps* kWarp, 1) verify_tree_kernel(c
         pair_sum<Tr, Tr::most_warps>(pair, turn, {0.0f, tile.dot(row_of(rec.q, t, table.q_factor[t]))}).o;  // (5)
     if (tile.stores_owned()) store(rec.o, block.row(rec.o.stride, t, at.head) + owned, o * rec.scale);
     // The log of this token is there for whoever replays it: the pair's other warp, or this warp's other lanes.
-    if constexpr (Tr::paired) {
-      sync_block();
-    } else {
-      sync_warp();
+    if constexpr (!shares_deltas<Tr>) {
+      if constexpr (Tr::paired) {
+        sync_block();
+      } else {
+        sync_warp();
+      }
     }
   }
 }
@@ -162,7 +178,12 @@ const char* verify_tree(const RecurrenceParams& params, const StepLaunch& how, v
   return with_tile_traits<StepTraits>(
       params.heads.key_dim, tile_access(params.state_in), params.state_in.in_vectors(), [&](auto traits) {
         using Tr = decltype(traits);
-        return launch_step_kernel<Tr, StepMode::verify>(verify_tree_kernel<Tr>, p, how, stream);
+        return launch_by_sequences(p.rec.shape.sequences, [&](int first, unsigned count) {
+          p.first_n = first;
+          LaunchShape shape = divide_step<Tr, StepMode::verify>(p, how, count);
+          if (shares_deltas<Tr>) shape.shared_bytes = static_cast<int>(p.rec.shape.tokens) * p.columns * 4;
+          return launch_kernel(verify_tree_kernel<Tr>, shape, p, stream);
+        });
       });
 }
 
