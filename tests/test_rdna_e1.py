@@ -17,14 +17,14 @@ from compare import assert_same_bits
 from rdna_cases import ARCHES, each_arch, needs_compilers
 
 from strata_gdn.parity.calls import MORE_CALLS
-from strata_gdn.parity.kernels import choices
+from strata_gdn.parity.kernels import choices, distinct, shape_of
 
 pytestmark = needs_compilers
 
 if not needs_compilers.args[0]:
     import run_rdna
     from rdna import toolchain
-    from rdna.ops import DECIDED_FOR, Ops, Options
+    from rdna.ops import MULTIPROCESSORS, Ops, Options
 
 LONG = os.environ.get("GDN_RDNA_LONG") == "1"
 
@@ -42,12 +42,12 @@ def ops(arch: str, all_ops: dict[str, Ops]) -> Ops:
     return all_ops[arch]
 
 
-def same_as_on_the_cpu(ops: Ops, made: Call, what: str, **device: Any) -> None:
+def same_as_on_the_cpu(ops: Ops, made: Call, what: str, **switches: Any) -> None:
     """Results and all argument memory of a call on the CPU and of the same call under the runner."""
     here = made.copy()
     expected = here.run()
     before = ops.runner.launches.total()
-    with ops.device(**device):
+    with ops.device(**switches):
         there = made.copy()
         actual = there.run(ops)
     assert ops.runner.launches.total() > before, f"{what}: nothing was launched"
@@ -69,17 +69,23 @@ def prompt(heads: Heads, tokens: int, dtype: torch.dtype = BF16, layout: str = "
     return Call("gated_delta_rule_", made | options)
 
 
-# The registry's rows for an architecture with rec_keyhead, of which it takes what fits in 64 KB.
 PROMPT_KERNELS = {
-    "rec_columns": {"GDN_STEP": 0, "GDN_KEYHEAD": 0},
-    "rec_keyhead": {"GDN_STEP": 0, "GDN_KEYHEAD": 1, "decided_for": "sm_80"},
+    "rec_columns": {"GDN_STEP": 0, "GDN_KEYHEAD": 0, "GDN_LANES": 0},
+    "rec_keyhead": {"GDN_STEP": 0, "GDN_KEYHEAD": 1},
+    "rec_lanes, one column": {"GDN_STEP": 0, "GDN_KEYHEAD": 0, "GDN_LANES": 1},
+    "rec_lanes, two columns": {"GDN_STEP": 0, "GDN_KEYHEAD": 0, "GDN_LANES": 2},
 }
 PROMPTS = {
     "rec_columns": [*((Heads(1, 1, 128, 64), T) for T in (1, 17, 33, 65)), (Heads(1, 2, 64, 64), 18),
                     (Heads(1, 2, 256, 64), 9)],
     "rec_keyhead": [(Heads(1, 4, 128, 64), 1), (Heads(1, 4, 128, 64), 33), (Heads(1, 2, 64, 64), 18),
                     (Heads(1, 2, 256, 64), 9)],
+    "rec_lanes, one column": [(Heads(1, 1, 128, 64), 33), (Heads(1, 1, 64, 64), 18), (Heads(1, 1, 256, 64), 9)],
+    "rec_lanes, two columns": [*((Heads(1, 1, 128, 64), T) for T in (1, 8, 33)), (Heads(1, 2, 64, 64), 18),
+                               (Heads(1, 1, 256, 64), 9)],
 }  # fmt: skip
+# A prompt's own choice.
+DEFAULTS = dict.fromkeys(ARCHES, "rec_columns") | dict.fromkeys(("gfx1151", "gfx1200", "gfx1201"), "rec_lanes")
 if LONG:
     for grid in PROMPTS.values():
         grid += [(Heads(2, 8, K, V), T) for K in (64, 128, 256) for V in (64, 128, 256) for T in (5, 65, 257)]
@@ -92,7 +98,14 @@ if LONG:
 def test_prompts(ops: Ops, kernel: str, heads: Heads, tokens: int) -> None:
     before = ops.runner.launches.copy()
     same_as_on_the_cpu(ops, prompt(heads, tokens), f"{kernel}, {heads}, T={tokens}", **PROMPT_KERNELS[kernel])
-    assert sources(ops, ops.runner.launches - before) == {kernel}
+    assert sources(ops, ops.runner.launches - before) == {kernel.split(",")[0]}
+
+
+@each_arch
+def test_the_registrys_own_choice(arch: str, ops: Ops) -> None:
+    before = ops.runner.launches.copy()
+    same_as_on_the_cpu(ops, prompt(Heads(1, 2, 128, 64), 20), "a prompt")
+    assert sources(ops, ops.runner.launches - before) == {DEFAULTS[arch]}
 
 
 @each_arch
@@ -112,6 +125,20 @@ def test_special_values_gaps_and_odd_addresses(ops: Ops, name: str) -> None:
     same_as_on_the_cpu(ops, call(name), name)
 
 
+@each_arch
+@pytest.mark.parametrize("op", ["gated_delta_rule_commit_layers_", "causal_conv1d_commit_layers_"])
+def test_a_split_step_commits_all_layers_at_once(ops: Ops, op: str) -> None:
+    """With GDN_SPLIT=1 the batched commit was lost once, silently: the bits are the same."""
+    launches = {}
+    for commit_split in (None, 0):
+        before = ops.runner.launches.total()
+        made = call(next(name for name in CALLS if name.startswith(op)))
+        same_as_on_the_cpu(ops, made, op, GDN_SPLIT=1, GDN_COMMIT_SPLIT=commit_split)
+        launches[commit_split] = ops.runner.launches.total() - before
+    assert launches == {None: 1, 0: len(made.arguments["states"])}
+    assert launches[0] > 1
+
+
 def first_of_each_op() -> list[str]:
     return list({name.split()[0]: name for name in reversed(CALLS)}.values())
 
@@ -119,9 +146,9 @@ def first_of_each_op() -> list[str]:
 @each_arch
 @pytest.mark.parametrize("name", CALLS if LONG else first_of_each_op())
 def test_every_configuration(ops: Ops, name: str) -> None:
-    """By all switches that the op's kernels go by."""
-    made = call(name)
-    for switches in choices(made.op, DECIDED_FOR):
+    """By all switches that the op's kernels go by, each kernel and configuration once."""
+    made, arch = call(name), ops.runner.arch
+    for _, switches in distinct(made.op, arch, MULTIPROCESSORS, choices(made.op, arch), **shape_of(made.arguments)):
         same_as_on_the_cpu(ops, made, f"{name}, {switches}", **switches)
 
 
@@ -161,9 +188,12 @@ def test_every_file_is_reached(arch: str) -> None:
     ops = Ops(arch)
     for name in CALLS:
         same_as_on_the_cpu(ops, call(name), name)
-    same_as_on_the_cpu(ops, call("gdn_verify_layer chain"), "one launch", GDN_FUSED_LAYER=1)
-    for kernel, heads in (("rec_columns", Heads(1, 1, 64, 64)), ("rec_keyhead", Heads(1, 2, 64, 64))):
-        same_as_on_the_cpu(ops, prompt(heads, 3), kernel, **PROMPT_KERNELS[kernel])
+    same_as_on_the_cpu(ops, call("gdn_verify_layer chain"), "one launch", GDN_FUSED_LAYER=1, GDN_SPLIT=0)
+    for split, convl2 in ((0, 0), (0, 1), (1, 1)):
+        for name in ("gdn_decode_layer_ bf16", "gdn_verify_layer chain"):
+            same_as_on_the_cpu(ops, call(name), name, GDN_SPLIT=split, GDN_CONVL2=convl2)
+    for kernel, switches in PROMPT_KERNELS.items():
+        same_as_on_the_cpu(ops, prompt(Heads(1, 2, 64, 64), 3), kernel, **switches)
     assert sources(ops, ops.runner.launches) == {path.stem for path in toolchain.KERNELS}
 
 

@@ -26,6 +26,7 @@ CHOICES = {
     "GDN_CHUNKED": ["0", "1", "2"],
     "GDN_KEYHEAD": ["0", "1"],
     "GDN_PIPELINE": ["0", "1"],
+    "GDN_LANES": ["0", "1", "2"],
     "GDN_STEP": ["0", "1"],
     "GDN_SPLIT": ["0", "1"],
     "GDN_STEP_HEADS": ["1", "2", "4"],
@@ -40,7 +41,9 @@ CHOICES = {
     "GDN_CHECK": ["0", "1"],
     "GDN_LOG": ["0", "1"],
 }
-DEFAULTS_OF_ARCHS = [("gfx1151", "GDN_SPLIT"), ("gfx1151", "GDN_CONVL2"), ("gfx1201", "GDN_SPLIT")]
+DEFAULTS_OF_ARCHS = [
+    (arch, name) for arch in ("gfx1151", "gfx1201") for name in ("GDN_SPLIT", "GDN_CONVL2", "GDN_LANES")
+]
 BUILD_TIME = ["GDN_CUDA_ARCHS", "GDN_HIP_ARCHS"]
 OPS = [
     "gated_delta_rule", "gated_delta_rule_", "gated_delta_rule_verify", "gated_delta_rule_commit_",
@@ -92,6 +95,7 @@ def test_table_of_switches() -> None:
 GDN_CHUNKED | runtime | 0, 1 or 2 | None | built-in
 GDN_KEYHEAD | runtime | 0 or 1 | None | built-in
 GDN_PIPELINE | runtime | 0 or 1 | 1 | built-in
+GDN_LANES | runtime | 0, 1 or 2 | 0 | built-in
 GDN_STEP | runtime | 0 or 1 | 1 | built-in
 GDN_SPLIT | runtime | 0 or 1 | 0 | built-in
 GDN_STEP_HEADS | runtime | 1, 2 or 4 | None | built-in
@@ -128,9 +132,9 @@ sm_100       -
 sm_120       -
 gfx1030      -
 gfx1100      -
-gfx1151      GDN_SPLIT=1 GDN_CONVL2=1
-gfx1200      GDN_SPLIT=0 GDN_CONVL2=1
-gfx1201      GDN_SPLIT=0 GDN_CONVL2=1
+gfx1151      GDN_LANES=2 GDN_SPLIT=1 GDN_CONVL2=1
+gfx1200      GDN_LANES=1 GDN_SPLIT=0 GDN_CONVL2=1
+gfx1201      GDN_LANES=1 GDN_SPLIT=0 GDN_CONVL2=1
 cpu-avx512   -
 cpu-avx2     -
 cpu-baseline -
@@ -197,6 +201,7 @@ def test_a_value_that_is_not_allowed() -> None:
 GDN_CHUNKED must be 0, 1 or 2; got '3'
 GDN_KEYHEAD must be 0 or 1; got 'yes'
 GDN_PIPELINE must be 0 or 1; got 'yes'
+GDN_LANES must be 0, 1 or 2; got 'yes'
 GDN_STEP must be 0 or 1; got 'yes'
 GDN_SPLIT must be 0 or 1; got 'yes'
 GDN_STEP_HEADS must be 1, 2 or 4; got 'yes'
@@ -430,8 +435,8 @@ def test_every_op_on_a_gpu() -> None:
     assert_expected_inline(
         "\n".join(f"{' '.join(archs)}:{table}" for table, archs in archs_of.items()),
         """\
-sm_70 gfx1030 gfx1100 gfx1151 gfx1200 gfx1201: -
-sm_75:
+sm_70: -
+sm_75 gfx1030 gfx1100:
   gated_delta_rule: step
   gated_delta_rule_: step
   gated_delta_rule_verify: verify
@@ -476,7 +481,53 @@ sm_80 sm_86 sm_89 sm_90 sm_100 sm_120:
   gated_delta_rule_verify tree: verify_tree
   gated_delta_rule_commit_verify_ tree: commit, verify_tree
   causal_conv1d_verify tree: causal_conv1d
-  gdn_verify_layer tree: conv_gates, verify_tree, gated_rms_norm""",
+  gdn_verify_layer tree: conv_gates, verify_tree, gated_rms_norm
+gfx1151:
+  gated_delta_rule: step
+  gated_delta_rule_: step
+  gated_delta_rule_verify: verify
+  gated_delta_rule_commit_: commit
+  gated_delta_rule_commit_layers_: commit
+  gated_delta_rule_commit_verify_: commit_verify
+  causal_conv1d: causal_conv1d
+  causal_conv1d_: causal_conv1d
+  causal_conv1d_verify: causal_conv1d
+  causal_conv1d_commit_: conv_commit
+  causal_conv1d_commit_layers_: conv_commit
+  qk_l2norm: qk_l2norm
+  gdn_gates: gdn_gates
+  gated_rms_norm: gated_rms_norm
+  gdn_decode_layer_: conv_l2, step, gated_rms_norm
+  gdn_verify_layer: conv_l2, verify, gated_rms_norm
+  gated_delta_rule 2048 tokens: rec_lanes
+  gated_delta_rule_ 2048 tokens: rec_lanes
+  gated_delta_rule_verify tree: verify_tree
+  gated_delta_rule_commit_verify_ tree: commit, verify_tree
+  causal_conv1d_verify tree: causal_conv1d
+  gdn_verify_layer tree: conv_l2, verify_tree, gated_rms_norm
+gfx1200 gfx1201:
+  gated_delta_rule: step
+  gated_delta_rule_: step
+  gated_delta_rule_verify: verify
+  gated_delta_rule_commit_: commit
+  gated_delta_rule_commit_layers_: commit
+  gated_delta_rule_commit_verify_: commit_verify
+  causal_conv1d: causal_conv1d
+  causal_conv1d_: causal_conv1d
+  causal_conv1d_verify: causal_conv1d
+  causal_conv1d_commit_: conv_commit
+  causal_conv1d_commit_layers_: conv_commit
+  qk_l2norm: qk_l2norm
+  gdn_gates: gdn_gates
+  gated_rms_norm: gated_rms_norm
+  gdn_decode_layer_: conv_l2, step_norm
+  gdn_verify_layer: conv_l2, verify_norm
+  gated_delta_rule 2048 tokens: rec_lanes
+  gated_delta_rule_ 2048 tokens: rec_lanes
+  gated_delta_rule_verify tree: verify_tree
+  gated_delta_rule_commit_verify_ tree: commit, verify_tree
+  causal_conv1d_verify tree: causal_conv1d
+  gdn_verify_layer tree: conv_l2, verify_tree, gated_rms_norm""",
     )
 
 
@@ -580,7 +631,8 @@ gdn_gates arch=sm_70
 gdn_gates arch=sm_90 env={'GDN_EMULATE': 'sm_86'}
   gdn_gates [] the only kernel for gdn_gates on sm_86; GDN_EMULATE=sm_86 in place of sm_90
 gdn_gates arch=sm_90 env={'GDN_EMULATE': 'gfx1151'}
-  none [] no kernel of this build serves gdn_gates on gfx1151; GDN_EMULATE=gfx1151 in place of sm_90
+  none [] GDN_EMULATE=gfx1151, but the real device is sm_90, which cannot run it
+    gdn_gates: GDN_EMULATE=gfx1151, but the real device is sm_90, which cannot run it
 gdn_gates arch=sm_70 env={'GDN_EMULATE': 'sm_90'}
   none [] GDN_EMULATE=sm_90, but the real device is sm_70, which cannot run it
     gdn_gates: GDN_EMULATE=sm_90, but the real device is sm_70, which cannot run it
@@ -704,17 +756,20 @@ status 0""",
 
 
 def test_explain_without_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = "explain --op gated_delta_rule_verify --arch gfx1100 --sms 48 --tokens 2048 --env GDN_CHUNKED=2"
+    argv = "explain --op gated_delta_rule_verify --arch gfx90a --sms 104 --tokens 8 --env GDN_CHUNKED=2"
     assert_expected_inline(
         _command(capsys, *argv.split()),
         """\
-op        gated_delta_rule_verify, N=1 T=2048 H=16 HV=48 K=128 V=128, bfloat16, precision auto
-device    gfx1100, 48 SMs
+op        gated_delta_rule_verify, N=1 T=8 H=16 HV=48 K=128 V=128, bfloat16, precision auto
+device    gfx90a, 104 SMs
 kernel    none
 config    none
-reason    no kernel of this build serves gated_delta_rule_verify on gfx1100
-rejected  none
+reason    no kernel of this build serves gated_delta_rule_verify on gfx90a: needs gfx1030 or newer; this is gfx90a
+rejected  verify: needs gfx1030 or newer; this is gfx90a
+rejected  verify_tree: needs gfx1030 or newer; this is gfx90a
 switch    GDN_CHUNKED=2 (environment): no effect on this decision
+switch    GDN_SPLIT=0 (built-in)
+switch    GDN_STEP_HEADS=unset (built-in)
 switch    GDN_EMULATE=unset (built-in)
 status 0""",
     )
@@ -888,12 +943,16 @@ def test_no_command_shows_them_all(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_documented_kernels_are_the_table() -> None:
     documented = (Path(__file__).parent.parent / "docs" / "registry.md").read_text()
-    kernels: dict[str, tuple[list[str], list[str]]] = {}
+    kernels: dict[str, tuple[list[str], list[str], list[str]]] = {}
     for row in registry.kernels():
-        cpu, cuda = kernels.setdefault(row.op, ([], []))
-        (cpu if row.architectures == "cpu" else cuda).append(row.kernel)
-    rows = [f"| {op} | {'; '.join(cpu)} | {'; '.join(cuda)} |" for op, (cpu, cuda) in kernels.items()]
-    assert re.findall(r"^\| \w+ \| \w+_cpu \| [^|]+ \|", documented, re.M) == rows
+        vendors = kernels.setdefault(row.op, ([], [], []))
+        vendors[0 if row.architectures == "cpu" else 1 if row.architectures[:3] == "sm_" else 2].append(row.kernel)
+    rows = []
+    for op, (cpu, cuda, rdna) in kernels.items():
+        rows.append(
+            f"| {op} | {'; '.join(cpu)} | {'; '.join(cuda)} | {'the same' if rdna == cuda else '; '.join(rdna)} |"
+        )
+    assert re.findall(r"^\| \w+ \| \w+_cpu \| [^|]+ \| [^|]+ \|", documented, re.M) == rows
 
 
 def test_the_documented_switches_and_defaults_are_the_tables() -> None:

@@ -103,6 +103,20 @@ void run_conv_gates(const Launch& launch, const ConvCall& conv, const GatesCall&
 #endif
 }
 
+// The same with queries and keys normalised, as float32.
+void run_conv_l2(const Launch& launch, const ConvCall& conv, const GatesCall& gates, RecurrenceCall& recurrence,
+                 const Tensor& q, const Tensor& k) {
+  recurrence.params.q = view<4>(info("q", q));
+  recurrence.params.k = view<4>(info("k", k));
+  recurrence.params.qk_l2norm = false;
+#if defined(GDN_WITH_HIP)
+  launch.accepted(gpu::conv_l2(conv.params, gates.params, recurrence.params.heads, recurrence.params.l2_eps,
+                               static_cast<float*>(q.data_ptr()), static_cast<float*>(k.data_ptr()), launch.stream()));
+#else
+  (void)launch, (void)conv, (void)gates;
+#endif
+}
+
 void run_in_one_launch(const Launch& launch, const ConvCall& conv, const GatesCall& gates,
                        const RecurrenceCall& recurrence, const NormCall& norm) {
 #if defined(GDN_WITH_GPU)
@@ -193,7 +207,13 @@ LayerResult run_layer(const char* op, Backend backend, const LayerArguments& in,
   recurrence.params.g = view<3>(info("g", log_decay));
   recurrence.params.beta = view<3>(info("beta", beta));
 
-  run_conv_gates(launch, conv, gates);
+  std::array<Tensor, 2> normed;  // q and k
+  if (launch.decision().normed_keys) {
+    normed = {empty(in.qkv, {N, T, H, K}, ScalarType::Float), empty(in.qkv, {N, T, H, K}, ScalarType::Float)};
+    run_conv_l2(launch, conv, gates, recurrence, normed[0], normed[1]);
+  } else {
+    run_conv_gates(launch, conv, gates);
+  }
   if (launch.decision().norm_fused) {
     run_normed(launch, recurrence, norm.params);
   } else {

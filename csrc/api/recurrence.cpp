@@ -147,6 +147,9 @@ void run_recurrence(const Launch& launch, const RecurrenceCall& call) {
   const gpu::RecLaunch how = {decision.heads, decision.columns, packed_rows(call.request), decision.pipelined};
   if (decision.kernel == "rec_keyhead") return launch.accepted(gpu::rec_keyhead(call.params, how, launch.stream()));
   if (decision.kernel == "rec_columns") return launch.accepted(gpu::rec_columns(call.params, how, launch.stream()));
+#if defined(GDN_WITH_HIP)
+  if (decision.kernel == "rec_lanes") return launch.accepted(gpu::rec_lanes(call.params, how, launch.stream()));
+#endif
   launch.accepted(gpu::step(call.params, step_launch(decision, call.request), launch.stream()));
 #endif
 }

@@ -22,6 +22,7 @@ struct Need {
   bool chain = false;       // no tree
   bool whole_head = false;  // a block has all columns of a head: not with GDN_SPLIT=1, and states in_vectors()
   bool one_launch = false;  // of a fused layer
+  bool convl2 = false;      // a fused layer's convolution normalises queries and keys
 };
 constexpr int64_t kHeadDims[] = {64, 128, 256};
 constexpr std::string_view kHeadDimWords = "64, 128 or 256";
@@ -39,6 +40,10 @@ constexpr Need kLayerFused = {true, true, kMaxLayerTokens, false, true};
 constexpr Need kLayerFusedChain = {true, true, kMaxLayerTokens, true, true};
 constexpr Need kLayerOne = {true, true, kMaxLayerTokens, false, true, true};
 constexpr Need kLayerOneChain = {true, true, kMaxLayerTokens, true, true, true};
+constexpr Need kLayerL2 = {true, true, kMaxLayerTokens, false, false, false, true};
+constexpr Need kLayerL2Chain = {true, true, kMaxLayerTokens, true, false, false, true};
+constexpr Need kLayerL2Fused = {true, true, kMaxLayerTokens, false, true, false, true};
+constexpr Need kLayerL2FusedChain = {true, true, kMaxLayerTokens, true, true, false, true};
 constexpr Need kLayerChain = {true, true, kMaxLayerTokens, true};
 
 constexpr int64_t kMostClusterBlocks = 8;
@@ -53,7 +58,9 @@ constexpr uint32_t kReadsPipeline = bit(Switch::pipeline);
 constexpr uint32_t kReadsKeyhead = bit(Switch::keyhead) | kReadsPipeline;
 constexpr uint32_t kReadsChunked = bit(Switch::chunked);
 constexpr uint32_t kReadsSplit = bit(Switch::split) | bit(Switch::step_heads);
+constexpr uint32_t kReadsLanes = bit(Switch::lanes) | kReadsPipeline;
 constexpr uint32_t kReadsStep = bit(Switch::step) | kReadsSplit;
+constexpr uint32_t kReadsL2 = kReadsSplit | bit(Switch::convl2);
 constexpr uint32_t kReadsFused = kReadsSplit | bit(Switch::fused_layer);
 constexpr uint32_t kReadsCommitSplit = bit(Switch::commit_split);
 constexpr uint32_t kReadsNone = 0;
@@ -61,9 +68,13 @@ constexpr uint32_t kReadsNone = 0;
 // The measurement that put a row there is a file in benchmarks/; where an op has one kernel on a device there was
 // nothing to measure it against.
 constexpr std::string_view kOnlyKernel = "only kernel";
+constexpr std::string_view kMeasured = "benchmarks/";
 constexpr std::string_view kPromptH200 = "benchmarks/prompt_h200.json";
 constexpr std::string_view kChunkH200 = "benchmarks/chunk_h200.json";
 constexpr std::string_view kDecodeH200 = "benchmarks/decode_h200.json";
+// Where nothing was measured: the order of CUDA's rows, or what engines tuned on such cards do.
+constexpr std::string_view kAsOnCuda = "in CUDA's order, not measured on RDNA";
+constexpr std::string_view kCarriedOver = "carried over from tuned engines, not measured here";
 
 struct Entry {
   Vendor vendor;
@@ -78,6 +89,8 @@ struct Entry {
 
 constexpr auto kCpu = Vendor::cpu;
 constexpr auto kCuda = Vendor::cuda;
+constexpr auto kHip = Vendor::hip;
+constexpr int32_t kRdna2 = 0x1030;
 constexpr auto kExact = Precision::exact;
 constexpr auto kFp32 = Precision::fp32;
 constexpr int32_t kEarlyArch = 90;  // the first whose kernels may start before the one before them has ended
@@ -88,6 +101,11 @@ constexpr std::string_view kVerifyLayerFused = "conv_gates, verify_norm";
 constexpr std::string_view kDecodeLayer = "conv_gates, step, gated_rms_norm";
 constexpr std::string_view kVerifyLayer = "conv_gates, verify, gated_rms_norm";
 constexpr std::string_view kVerifyTreeLayer = "conv_gates, verify_tree, gated_rms_norm";
+constexpr std::string_view kDecodeLayerL2Fused = "conv_l2, step_norm";
+constexpr std::string_view kVerifyLayerL2Fused = "conv_l2, verify_norm";
+constexpr std::string_view kDecodeLayerL2 = "conv_l2, step, gated_rms_norm";
+constexpr std::string_view kVerifyLayerL2 = "conv_l2, verify, gated_rms_norm";
+constexpr std::string_view kVerifyTreeLayerL2 = "conv_l2, verify_tree, gated_rms_norm";
 
 // Of the rows that fit a request the first one serves it.
 // clang-format off
@@ -128,6 +146,33 @@ constexpr Entry kTable[] = {
     {kCuda, 75, Op::qk_l2norm,        kExact, kKeys,            "qk_l2norm",            kReadsNone,        kOnlyKernel},
     {kCuda, 75, Op::gates,            kExact, kAny,             "gdn_gates",            kReadsNone,        kOnlyKernel},
     {kCuda, 75, Op::norm,             kExact, kValues,          "gated_rms_norm",       kReadsNone,        kOnlyKernel},
+    {kHip, kRdna2, Op::gated_delta_rule,  kExact, kFewTokens,         "step",                 kReadsStep,        kCarriedOver},
+    {kHip, kRdna2, Op::gated_delta_rule,  kExact, kHeads,             "rec_keyhead",          kReadsKeyhead,     kAsOnCuda},
+    {kHip, kRdna2, Op::gated_delta_rule,  kExact, kHeads,             "rec_lanes",            kReadsLanes,       kCarriedOver},
+    {kHip, kRdna2, Op::gated_delta_rule,  kExact, kHeads,             "rec_columns",          kReadsPipeline,    kAsOnCuda},
+    {kHip, kRdna2, Op::verify,            kExact, kDraftChain,        "verify",               kReadsSplit,       kAsOnCuda},
+    {kHip, kRdna2, Op::verify,            kExact, kDraft,             "verify_tree",          kReadsSplit,       kOnlyKernel},
+    {kHip, kRdna2, Op::commit,            kExact, kHeads,             "commit",               kReadsNone,        kOnlyKernel},
+    {kHip, kRdna2, Op::commit_layers,     kExact, kHeads,             "commit",               kReadsCommitSplit, kCarriedOver},
+    {kHip, kRdna2, Op::commit_verify,     kExact, kDraftChain,        "commit_verify",        kReadsSplit,       kAsOnCuda},
+    {kHip, kRdna2, Op::commit_verify,     kExact, kDraft,             "commit, verify_tree",  kReadsSplit,       kOnlyKernel},
+    {kHip, kRdna2, Op::decode_layer,      kExact, kLayerL2Fused,      kDecodeLayerL2Fused,    kReadsL2,          kCarriedOver},
+    {kHip, kRdna2, Op::decode_layer,      kExact, kLayerFused,        kDecodeLayerFused,      kReadsSplit,       kAsOnCuda},
+    {kHip, kRdna2, Op::decode_layer,      kExact, kLayerL2,           kDecodeLayerL2,         kReadsL2,          kCarriedOver},
+    {kHip, kRdna2, Op::decode_layer,      kExact, kLayer,             kDecodeLayer,           kReadsSplit,       kCarriedOver},
+    {kHip, kRdna2, Op::verify_layer,      kExact, kLayerOneChain,     "verify_layer",         kReadsFused,       kAsOnCuda},
+    {kHip, kRdna2, Op::verify_layer,      kExact, kLayerL2FusedChain, kVerifyLayerL2Fused,    kReadsL2,          kCarriedOver},
+    {kHip, kRdna2, Op::verify_layer,      kExact, kLayerFusedChain,   kVerifyLayerFused,      kReadsSplit,       kAsOnCuda},
+    {kHip, kRdna2, Op::verify_layer,      kExact, kLayerL2Chain,      kVerifyLayerL2,         kReadsL2,          kCarriedOver},
+    {kHip, kRdna2, Op::verify_layer,      kExact, kLayerChain,        kVerifyLayer,           kReadsSplit,       kCarriedOver},
+    {kHip, kRdna2, Op::verify_layer,      kExact, kLayerL2,           kVerifyTreeLayerL2,     kReadsL2,          kCarriedOver},
+    {kHip, kRdna2, Op::verify_layer,      kExact, kLayer,             kVerifyTreeLayer,       kReadsSplit,       kOnlyKernel},
+    {kHip, kRdna2, Op::conv,              kExact, kAny,               "causal_conv1d",        kReadsNone,        kOnlyKernel},
+    {kHip, kRdna2, Op::conv_verify,       kExact, kWindow,            "causal_conv1d",        kReadsNone,        kOnlyKernel},
+    {kHip, kRdna2, Op::conv_commit,       kExact, kAny,               "conv_commit",          kReadsCommitSplit, kOnlyKernel},
+    {kHip, kRdna2, Op::qk_l2norm,         kExact, kKeys,              "qk_l2norm",            kReadsNone,        kOnlyKernel},
+    {kHip, kRdna2, Op::gates,             kExact, kAny,               "gdn_gates",            kReadsNone,        kOnlyKernel},
+    {kHip, kRdna2, Op::norm,              kExact, kValues,            "gated_rms_norm",       kReadsNone,        kOnlyKernel},
 };
 // clang-format on
 constexpr size_t kRows = sizeof(kTable) / sizeof(kTable[0]);
@@ -171,18 +216,21 @@ bool lacks_isa(Arch arch, const Overrides& overrides) {
 }
 
 // What a token of the whole request takes: as many rounds as the blocks need on the card, or, on an unknown card, each
-// block's share of a full one.
-double token_cost(const RecShape& shape, const Request& request, const Device& device) {
+// block's share of a full one. On RDNA, where no block was timed, the blocks: each prepares keys and queries anew.
+double token_cost(const RecShape& shape, const Request& request, const Device& device, Arch seen) {
   const auto blocks = static_cast<double>(request.sequences * (request.value_heads / shape.heads) *
                                           (request.value_dim / shape.columns));
+  if (seen.vendor == Vendor::hip) return blocks;
   const double at_once = device.sms * shape.resident;
   return device.sms > 0 ? std::ceil(blocks / at_once) * shape.token_ns : blocks / shape.resident * shape.token_ns;
 }
 
+int64_t most_shared_bytes(Arch arch) { return arch.vendor == Vendor::hip ? kLdsBytes : opt_in_bytes(arch.number); }
+
 // What a block may have.
 int64_t shared_bytes(const Device& device, Arch seen) {
   const bool known = device.shared_memory_bytes > 0 && seen == arch_of(device);
-  return known ? device.shared_memory_bytes : opt_in_bytes(seen.number);
+  return known ? device.shared_memory_bytes : most_shared_bytes(seen);
 }
 
 bool rec_shape_fits(const RecShape& shape, const Request& request, const Device& device, Arch seen) {
@@ -195,14 +243,15 @@ const RecShape* cheapest(bool several_heads, const Request& request, const Devic
   const RecShape* best = nullptr;
   for (const RecShape& shape : kRecShapes) {
     if ((shape.heads > 1) != several_heads || !rec_shape_fits(shape, request, device, seen)) continue;
-    if (best == nullptr || token_cost(shape, request, device) < token_cost(*best, request, device)) best = &shape;
+    if (best == nullptr || token_cost(shape, request, device, seen) < token_cost(*best, request, device, seen))
+      best = &shape;
   }
   return best;
 }
 
 bool keyhead_pays(const Request& request, const Device& device, Arch seen) {
-  return token_cost(*cheapest(true, request, device, seen), request, device) <
-         token_cost(*cheapest(false, request, device, seen), request, device);
+  return token_cost(*cheapest(true, request, device, seen), request, device, seen) <
+         token_cost(*cheapest(false, request, device, seen), request, device, seen);
 }
 
 // Blocks of the chunked scan that one sequence has.
@@ -242,7 +291,8 @@ int64_t block_heads(const Request& request, const Device& device, Arch seen, int
   if (request.tree) return 1;
   if (asked == kUnset) {
     const int64_t warps = request.sequences * request.key_heads * request.value_dim * request.key_dim / kTileValues;
-    const bool full = device.sms > 0 && warps >= rounds * device.sms * resident_warps(request, seen);
+    const bool full =
+        seen.vendor == Vendor::cuda && device.sms > 0 && warps >= rounds * device.sms * resident_warps(request, seen);
     return request.tokens > 1 && full ? group : 1;
   }
   int64_t heads = std::min(group, int64_t{1} << asked);
@@ -253,13 +303,16 @@ int64_t block_heads(const Request& request, const Device& device, Arch seen, int
 // Fills the configuration of a decision for `row`.
 void configure(const Entry& row, const Request& request, const Device& device, Arch seen, const Overrides& overrides,
                Decision* decision) {
-  if (row.vendor != Vendor::cuda) return;
+  if (row.vendor == Vendor::cpu) return;
   const auto number = [&](Switch id) { return effective(overrides, id, &seen).number; };
-  if (row.reads & kReadsPipeline) {
+  if (row.reads & kReadsPipeline) decision->pipelined = number(Switch::pipeline) != 0;
+  if (row.reads & bit(Switch::lanes)) {
+    decision->heads = 1;
+    decision->columns = kRecLaneColumns * number(Switch::lanes);
+  } else if (row.reads & kReadsPipeline) {
     const RecShape* shape = cheapest((row.reads & bit(Switch::keyhead)) != 0, request, device, seen);
     decision->heads = shape->heads;
     decision->columns = shape->columns;
-    decision->pipelined = number(Switch::pipeline) != 0;
   }
   if (row.reads & kReadsChunked) {
     decision->heads = chunk::block_heads(request.key_dim, request.value_heads / request.key_heads);
@@ -276,7 +329,9 @@ void configure(const Entry& row, const Request& request, const Device& device, A
   decision->one_launch = row.need.one_launch;
   if (row.need.one_launch) decision->heads = 1;
   decision->norm_fused = row.need.whole_head;
-  decision->early = row.need.whole_head && !row.need.one_launch && arch_of(device).number >= kEarlyArch;
+  decision->normed_keys = row.need.convl2;
+  decision->early =
+      row.need.whole_head && !row.need.one_launch && row.vendor == Vendor::cuda && arch_of(device).number >= kEarlyArch;
   if (row.reads & kReadsCommitSplit) decision->batched = number(Switch::commit_split) != 0;
 }
 
@@ -294,6 +349,7 @@ Cause unmet(const Entry& row, const Request& request, const Device& device, Arch
   if (row.need.whole_head && !request.state_vectors) return Cause::state_view;
   if (row.need.whole_head && request.key_dim * request.value_dim > kMostBlockValues) return Cause::wide_head;
   if (row.need.whole_head && effective(overrides, Switch::split, &seen).number == 1) return Cause::split;
+  if (row.need.convl2 && effective(overrides, Switch::convl2, &seen).number != 1) return Cause::switched_off;
   if (row.need.one_launch) {
     const int32_t fused = effective(overrides, Switch::fused_layer, &seen).number;
     if (request.conv_width != kLayerTaps) return Cause::conv_width;
@@ -301,6 +357,7 @@ Cause unmet(const Entry& row, const Request& request, const Device& device, Arch
       return Cause::cluster;
     }
     if (fused == 0) return Cause::switched_off;
+    if (fused == kUnset && row.vendor == Vendor::hip) return Cause::unmeasured;
     if (fused == kUnset && request.sequences * request.value_heads > kLayerRounds * device.sms) {
       return Cause::busy_card;
     }
@@ -322,9 +379,13 @@ Cause unmet(const Entry& row, const Request& request, const Device& device, Arch
   if ((row.reads & bit(Switch::step)) && effective(overrides, Switch::step, &seen).number == 0) {
     return Cause::switched_off;
   }
+  if ((row.reads & bit(Switch::lanes)) && effective(overrides, Switch::lanes, &seen).number == 0) {
+    return Cause::switched_off;
+  }
   if (row.reads & bit(Switch::keyhead)) {
     const int32_t keyhead = effective(overrides, Switch::keyhead, &seen).number;
     if (keyhead == 0) return Cause::switched_off;
+    if (keyhead == kUnset && row.vendor == Vendor::hip) return Cause::unmeasured;
     if (cheapest(true, request, device, seen) == nullptr) return Cause::head_group;
     if (keyhead == kUnset && !keyhead_pays(request, device, seen)) return Cause::idle_card;
   }
@@ -402,9 +463,14 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
         const bool unset = effective(overrides, Switch::chunked, &seen).number == kUnset;
         return unset ? "GDN_CHUNKED is not set" : "GDN_CHUNKED=0";
       }
-      return row.reads & bit(Switch::step)          ? "GDN_STEP=0"
+      return row.need.convl2                        ? "GDN_CONVL2=0"
+             : row.reads & bit(Switch::step)        ? "GDN_STEP=0"
              : row.reads & bit(Switch::fused_layer) ? "GDN_FUSED_LAYER=0"
+             : row.reads & bit(Switch::lanes)       ? "GDN_LANES=0"
                                                     : "GDN_KEYHEAD=0";
+    case Cause::unmeasured:
+      return "not measured on RDNA; " + std::string(row.need.one_launch ? "GDN_FUSED_LAYER=1" : "GDN_KEYHEAD=1") +
+             " asks for it";
     case Cause::conv_width:
       return "takes a convolution of " + std::to_string(kLayerTaps) +
              " taps; got W=" + std::to_string(request.conv_width);
@@ -421,6 +487,11 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
     case Cause::state_view: return "needs a state on a 16-byte boundary with strides of whole vectors";
     case Cause::split: return "its blocks have whole heads; GDN_SPLIT=1";
     case Cause::head_group:
+      if (row.vendor == Vendor::hip) {
+        return "no block of several value heads fits " + std::to_string(kLdsBytes / 1024) +
+               " KB of LDS; got K=" + std::to_string(request.key_dim) + ", H=" + std::to_string(request.key_heads) +
+               ", HV=" + std::to_string(request.value_heads);
+      }
       return "needs a multiple of 2 value heads a key head, or for K=64 and 128 of 3; got K=" +
              std::to_string(request.key_dim) + ", H=" + std::to_string(request.key_heads) +
              ", HV=" + std::to_string(request.value_heads);
@@ -475,6 +546,7 @@ std::string_view static_words(Cause cause) {
     case Cause::tokens:
     case Cause::tree:
     case Cause::switched_off:
+    case Cause::unmeasured:
     case Cause::state_view:
     case Cause::split:
     case Cause::wide_head:
@@ -555,8 +627,9 @@ std::string explain(const Request& request, const Device& device, const Override
     if (decision.reason == kOnlyKernel) {
       text = (several ? "the only kernels for " : "the only kernel for ") + where;
     } else {
-      text = (several ? "the first kernels that fit " : "the first kernel that fits ") + where + ", measured in " +
-             std::string(decision.reason);
+      const bool measured = decision.reason.substr(0, kMeasured.size()) == kMeasured;
+      text = (several ? "the first kernels that fit " : "the first kernel that fits ") + where +
+             (measured ? ", measured in " : ", ") + std::string(decision.reason);
     }
     const bool isa_asked = seen.vendor == Vendor::cpu && overrides[Switch::cpu_isa].number != kUnset;
     if (isa_asked) text += "; GDN_CPU_ISA=" + overrides[Switch::cpu_isa].text;

@@ -75,6 +75,7 @@ enum class Cause : int32_t {
   value_dim,
   tokens,
   switched_off,   // a switch says so
+  unmeasured,     // on this vendor's cards: it serves only where a switch asks for it
   state_view,     // the state's addresses or strides are not those of whole vectors
   split,          // GDN_SPLIT=1 divides what the kernel needs whole
   wide_head,      // a head's state is more than a block holds
@@ -104,6 +105,7 @@ struct Decision {
   int32_t columns = 0;        // value columns a block (CUDA kernels that work on states)
   bool one_launch = false;    // the fused layers: all in one kernel
   bool norm_fused = false;    // the fused layers: the output norm is the step's epilogue
+  bool normed_keys = false;   // the fused layers: queries and keys leave the convolution normalised
   bool early = false;         // the same: may start before the kernel before it has ended
   bool pipelined = true;      // rec_columns, rec_keyhead: the next tokens' loads are under way
   bool batched = true;        // commits: all layers in one launch
@@ -161,7 +163,7 @@ struct Row {
   Op op;
   std::string architectures;  // "cpu", "sm_75 or newer"
   Precision lane;
-  std::string_view measured;  // the file in benchmarks/ that put the row there, or "only kernel"
+  std::string_view measured;  // the file in benchmarks/ that put the row there, or words: "only kernel"
 };
 std::vector<Row> rows();
 

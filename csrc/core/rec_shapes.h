@@ -54,6 +54,10 @@ constexpr int64_t opt_in_bytes(int32_t arch) {
   return bytes;
 }
 
+inline constexpr int64_t kLdsBytes = 64 * 1024;  // of a work-group on RDNA
+
+inline constexpr int32_t kRecLaneColumns = 16;  // of a block of rec_lanes for each column of a lane
+
 // Whether the shape has an instance for this K, and a multiprocessor shared memory for the blocks that it counts on:
 // the opt-in limit of one block and the driver's part of it; each further block brings the driver's part too.
 constexpr bool has_room(const RecShape& shape, int64_t key_dim, int64_t opt_in) {

@@ -41,6 +41,8 @@ constexpr Entry kTable[] = {
      "key-head recurrence: 0 never, 1 wherever it fits; unset: where it is expected to be the faster one"},
     {Switch::pipeline, "GDN_PIPELINE", Form::choice, {"0", "1"}, 1, kRuntime,
      "prompt recurrences with the next tokens' loads in flight"},
+    {Switch::lanes, "GDN_LANES", Form::choice, {"0", "1", "2"}, 0, kRuntime,
+     "prompts on RDNA by rec_lanes with so many value columns a lane: 0 leaves them to rec_columns"},
     {Switch::step, "GDN_STEP", Form::choice, {"0", "1"}, 1, kRuntime,
      "the decode kernel for at most 16 tokens a sequence: 0 leaves them to the prompt recurrences"},
     {Switch::split, "GDN_SPLIT", Form::choice, {"0", "1"}, 0, kRuntime,
@@ -85,8 +87,10 @@ struct ArchDefault {
 constexpr ArchDefault kArchDefaults[] = {
     {Vendor::hip, 0x1151, 0x1151, Switch::split,  1},
     {Vendor::hip, 0x1151, 0x1151, Switch::convl2, 1},
+    {Vendor::hip, 0x1151, 0x1151, Switch::lanes,  2},
     {Vendor::hip, 0x1200, 0x1201, Switch::split,  0},
     {Vendor::hip, 0x1200, 0x1201, Switch::convl2, 1},
+    {Vendor::hip, 0x1200, 0x1201, Switch::lanes,  1},
 };
 // clang-format on
 

@@ -18,6 +18,7 @@ enum class Switch : int32_t {
   chunked,
   keyhead,
   pipeline,
+  lanes,
   step,
   split,
   step_heads,

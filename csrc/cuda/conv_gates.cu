@@ -28,7 +28,7 @@
 
 #include "core/exact_math.h"
 #include "cuda/conv_rows.cuh"
-#include "cuda/gate_math.cuh"
+#include "cuda/gate_rows.cuh"
 #include "cuda/indices.cuh"
 #include "cuda/launch.h"
 #include "cuda/pack.cuh"
@@ -224,33 +224,12 @@ struct AnyConv {
   }
 };
 
-struct LayerGates {
-  const void *a, *b;
-  int64_t a_stride[3], b_stride[3];
-  const void *A_log, *dt_bias;
-  float *g, *beta;
-  DType a_type, b_type, A_log_type, dt_bias_type;
-  uint32_t value_heads;
-  bool allow_neg_eigval;
-
-  __device__ __forceinline__ void run(uint32_t n, uint32_t t, uint32_t tokens, uint32_t head) const {
-    if (head >= value_heads) return;
-    const uint32_t A_log_raw = load_raw(A_log, A_log_type, head), dt_bias_raw = load_raw(dt_bias, dt_bias_type, head);
-    const uint32_t a_raw = load_raw(a, a_type, n * a_stride[0] + t * a_stride[1] + head * a_stride[2]);
-    const uint32_t b_raw = load_raw(b, b_type, n * b_stride[0] + t * b_stride[1] + head * b_stride[2]);
-    const uint64_t out = (static_cast<uint64_t>(n) * tokens + t) * value_heads + head;
-    const float rate = exact::exp(widen(A_log_raw, A_log_type));
-    g[out] = log_decay(widen(a_raw, a_type), rate, widen(dt_bias_raw, dt_bias_type));  // (15)
-    beta[out] = write_strength(widen(b_raw, b_type), allow_neg_eigval);                // (16)
-  }
-};
-
 // What the kernel reads of ConvParams and GatesParams: a launch on a cold cache waits for every line of its arguments.
 template <class Conv>
 struct ConvGatesKernelParams {
   uint32_t tokens, lanes, gate_blocks, first_n;
   Conv conv;
-  LayerGates gates;
+  GateRows gates;
 };
 
 template <class Conv>
@@ -269,20 +248,7 @@ template <class Conv>
 const char* launch(const Conv& conv, const ConvParams& p, const GatesParams& gates, void* stream) {
   ConvGatesKernelParams<Conv> params = {};
   params.conv = conv;
-  params.gates = {gates.a.data,
-                  gates.b.data,
-                  {gates.a.stride[1], gates.a.stride[2], gates.a.stride[3]},
-                  {gates.b.stride[1], gates.b.stride[2], gates.b.stride[3]},
-                  gates.A_log.data,
-                  gates.dt_bias.data,
-                  static_cast<float*>(gates.g.data),
-                  static_cast<float*>(gates.beta.data),
-                  gates.a.dtype,
-                  gates.b.dtype,
-                  gates.A_log.dtype,
-                  gates.dt_bias.dtype,
-                  static_cast<uint32_t>(gates.value_heads),
-                  gates.allow_neg_eigval};
+  params.gates = gate_rows(gates);
   const int64_t tokens = p.shape.tokens;
   const auto conv_blocks = [&](int64_t lanes) { return p.channels / (lanes * Conv::channels); };
   int64_t lanes = ConvGatesTraits::fewest_lanes;

@@ -11,13 +11,14 @@ namespace gdn::gpu {
 
 // How the recurrence of a prompt is launched.
 struct RecLaunch {
-  int heads;         // value heads a thread: 1 (rec_columns), or 2, 3 or 4 (rec_keyhead), a divisor of HV/H
-  int columns;       // value columns a block: 16, or 8 (rec_columns, K = 128)
+  int heads;         // value heads a thread: 1 (rec_columns, rec_lanes), or 2, 3 or 4 (rec_keyhead), a divisor of HV/H
+  int columns;       // value columns a block: 16, 8 (rec_columns, K = 128) or 32 (rec_lanes)
   bool packed_rows;  // every row of q and k starts on a 16-byte boundary
   bool pipelined;    // the next stage's loads are under way while this one computes
 };
 const char* rec_columns(const RecurrenceParams& params, const RecLaunch& how, void* stream);
 const char* rec_keyhead(const RecurrenceParams& params, const RecLaunch& how, void* stream);
+const char* rec_lanes(const RecurrenceParams& params, const RecLaunch& how, void* stream);  // RDNA
 // How a prompt in the chunked form is launched (sm_80 or newer).
 struct ChunkLaunch {
   int heads;              // value heads of a block: chunk::block_heads
@@ -56,6 +57,10 @@ const char* causal_conv1d(const ConvParams& params, void* stream);
 // and gates.size is [1, N, T]: no cu_seqlens, no has_initial_state. Windows are given; state_out is absent or their own
 // memory.
 const char* conv_gates(const ConvParams& conv, const GatesParams& gates, void* stream);
+// The same on RDNA, with the L2 norm of queries and keys: q and k [N, T, H, K] are float32, and of conv.y only v's
+// channels are written.
+const char* conv_l2(const ConvParams& conv, const GatesParams& gates, const HeadShape& heads, float l2_eps, float* q,
+                    float* k, void* stream);
 const char* qk_l2norm(const L2NormParams& q, const L2NormParams& k, void* stream);
 const char* gdn_gates(const GatesParams& params, void* stream);
 const char* gated_rms_norm(const NormParams& params, void* stream);

@@ -1,6 +1,7 @@
 // The recurrence token by token in the exact order, a column's eight row groups in eight neighbouring lanes: the kernel
-// behind rec_columns (one value head a thread) and rec_keyhead (several value heads of one key head a thread).
-// docs/kernels/rec_lanes.md: roofline, schedule, what was tried. Equations: docs/math.md (1) to (5).
+// behind rec_columns (one value head a thread), rec_keyhead (several value heads of one key head a thread) and
+// rec_lanes (RDNA: one or two columns a thread, short stages). docs/kernels/rec_lanes.md: roofline, schedule, what was
+// tried. Equations: docs/math.md (1) to (5).
 //
 //   tensor   shape                            strides                      dtype
 //   q, k     [B, T, H, K]                     last 1, others any           float32, bfloat16 or float16
@@ -10,15 +11,15 @@
 //   state    [S, HV, K, V] or [S, HV, V, K]   last 1, others any           float32
 //
 // Grid: x = V / columns, y = H * (HV/H) / heads, z = sequences. A block owns `columns` value columns of `heads` value
-// heads that read one key head. Threads: first the chain threads, 8 a column: lane group r of a column keeps the rows
-// of row group r of each of its heads in registers through the whole sequence. Then four feed warps: they load the next
-// stage's tokens, normalise keys and queries (a warp a row, lane l its K/32 consecutive elements: the order of
-// docs/contract.md), and turn the chain's partial outputs of the stage before into outputs. Shared memory: two stages
-// of widened inputs and two of partial outputs. Precision: float32; the sums over K are eight chains and three
-// butterfly additions. Sync contract: one block barrier a stage. At barrier s everybody has arrived: the feed warps
-// with stage s + 1 complete in buffer (s + 1) % 2, the chain threads with the partial outputs of stage s complete in
-// buffer s % 2. Nobody writes a buffer that the other side reads before the next barrier. Within a stage the chain
-// warps exchange values by shuffles alone.
+// heads that read one key head. Threads: first the chain threads, 8 a column, or a pair of columns: lane group r of a
+// column keeps the rows of row group r of each of its heads in registers through the whole sequence. Then four feed
+// warps: they load the next stage's tokens, normalise keys and queries (a warp a row, lane l its K/32 consecutive
+// elements: the order of docs/contract.md), and turn the chain's partial outputs of the stage before into outputs.
+// Shared memory: two stages of widened inputs and two of partial outputs. Precision: float32; the sums over K are eight
+// chains and three butterfly additions. Sync contract: one block barrier a stage. At barrier s everybody has arrived:
+// the feed warps with stage s + 1 complete in buffer (s + 1) % 2, the chain threads with the partial outputs of stage s
+// complete in buffer s % 2. Nobody writes a buffer that the other side reads before the next barrier. Within a stage
+// the chain warps exchange values by shuffles alone.
 #pragma once
 
 #include "cuda/device.h"
@@ -30,18 +31,22 @@
 namespace gdn::gpu {
 
 // Element: float, bf16 or f16.
-template <int key_dim, int heads_a_thread, int columns_a_block, class ElementType>
-struct RecTraits {
+template <int key_dim, int heads_a_thread, int columns_a_block, class ElementType, int columns_a_thread,
+          int tokens_a_stage>
+struct RecGeometry {
   using Element = ElementType;
   static constexpr int K = key_dim;
   static constexpr int heads = heads_a_thread;
   static constexpr int columns = columns_a_block;
+  static constexpr int lane_columns = columns_a_thread;  // column_step apart
+  static constexpr int column_step = columns / lane_columns;
+  static constexpr int state_columns = heads * lane_columns;  // that a thread has rows of: of all its heads
   static constexpr int groups = 8;
   static constexpr int group_rows = 4;  // consecutive rows of a group
   static constexpr int period = groups * group_rows;
   static constexpr int rows = K / groups;  // of a thread and head
-  static constexpr int stage_tokens = K > 128 || heads > 3 ? 8 : 16;
-  static constexpr int chain_threads = columns * groups;
+  static constexpr int stage_tokens = tokens_a_stage;
+  static constexpr int chain_threads = column_step * groups;
   static constexpr int feed_warps = 4;
   static constexpr int feed_threads = feed_warps * kWarp;
   static constexpr int threads = chain_threads + feed_threads;
@@ -52,15 +57,21 @@ struct RecTraits {
   static constexpr int lane_values = (heads * columns + kWarp - 1) / kWarp;
   static constexpr int feed_rows = 2 * feed_tokens + 1;  // keys, the next stage's first key, queries
   static constexpr int gate_pad = 4;
+  static constexpr bool crowded = state_columns * rows >= 64 && K > 128;  // RDNA's registers are just enough
 
   static_assert(K % period == 0, "a row group has whole quads of rows");
   static_assert(heads <= gate_pad, "the gates of a token are one 16-byte access");
-  static_assert(heads * rows <= 96, "more state values than this do not fit a thread's registers beside the rest");
+  static_assert(state_columns * rows <= 96,
+                "more state values than this do not fit a thread's registers beside the rest");
   static_assert(chain_threads % kWarp == 0,
                 "a column's lanes are in one warp, and chain and feed threads in different ones");
   static_assert(stage_tokens % feed_warps == 0, "every feed warp has the same number of tokens");
   static_assert(feed_rows <= kWarp, "each row's root is computed in a lane of its own");
 };
+
+// Of rec_columns and rec_keyhead.
+template <int key_dim, int heads, int columns, class Element>
+struct RecTraits : RecGeometry<key_dim, heads, columns, Element, 1, (key_dim > 128 || heads > 3) ? 8 : 16> {};
 
 template <class Tr>
 struct RecStage {
@@ -238,11 +249,11 @@ class Chain {
   __device__ Chain(const RecurrenceParams& p, const RecBlock& block)
       : group_(threadIdx.x % Tr::groups), column_(threadIdx.x / Tr::groups) {
     const bool from_zeros = p.state_in.data == nullptr || !starts_from_state(p.has_initial_state, blockIdx.z);
-    for_each_element(p.state_in, block, [&](int j, int i, float* element) { S_[j][i] = from_zeros ? 0.0f : *element; });
+    for_each_element(p.state_in, block, [&](int s, int i, float* element) { S_[s][i] = from_zeros ? 0.0f : *element; });
   }
 
   __device__ void save(const StateView& state, const RecBlock& block) {
-    for_each_element(state, block, [&](int j, int i, float* element) { *element = S_[j][i]; });
+    for_each_element(state, block, [&](int s, int i, float* element) { *element = S_[s][i]; });
   }
 
   // (2) of the first token.
@@ -284,15 +295,20 @@ class Chain {
   __device__ __forceinline__ void for_each_element(const StateView& state, const RecBlock& block, F f) {
     float* column = state.data + block.slot * state.slot_stride + (block.first_column + column_) * state.value_stride;
 #pragma unroll
-    for (int j = 0; j < Tr::heads; ++j) {
-      float* head = column + (block.first_head + j * block.head_step) * state.head_stride;
+    for (int s = 0; s < Tr::state_columns; ++s) {
+      float* head = column + (block.first_head + head_of(s) * block.head_step) * state.head_stride +
+                    offset_of(s) * state.value_stride;
 #pragma unroll
       for (int i = 0; i < Tr::rows; ++i) {
         const int row = i / Tr::group_rows * Tr::period + group_ * Tr::group_rows + i % Tr::group_rows;
-        f(j, i, head + row * state.key_stride);
+        f(s, i, head + row * state.key_stride);
       }
     }
   }
+
+  // Of the thread's state column s: its head, and how far its column is from the thread's first one.
+  static __device__ constexpr int head_of(int s) { return s / Tr::lane_columns; }
+  static __device__ constexpr int offset_of(int s) { return s % Tr::lane_columns * Tr::column_step; }
 
   // This thread's rows out of K values in shared memory.
   __device__ __forceinline__ void load_row(const float (&from)[Tr::K], float (&to)[Tr::rows]) const {
@@ -315,8 +331,9 @@ class Chain {
     for (int j = 0; j < Tr::heads; ++j) {
       alpha_[j] = alphas[j];
       beta_[j] = betas[j];
-      v_[j] = stage.v[t][j][column_];
     }
+#pragma unroll
+    for (int s = 0; s < Tr::state_columns; ++s) v_[s] = stage.v[t][head_of(s)][column_ + offset_of(s)];
   }
 
   // (2): this group's chain, then the sum over the eight groups in every lane.
@@ -325,17 +342,17 @@ class Chain {
 #pragma unroll
     for (int distance = 1; distance < Tr::groups; distance *= 2) {
 #pragma unroll
-      for (int j = 0; j < Tr::heads; ++j) u_[j] += shuffle_xor(u_[j], distance);
+      for (int s = 0; s < Tr::state_columns; ++s) u_[s] += shuffle_xor(u_[s], distance);
     }
   }
 
-  __device__ __forceinline__ void dot(const float (&x)[Tr::rows], float (&out)[Tr::heads]) const {
+  __device__ __forceinline__ void dot(const float (&x)[Tr::rows], float (&out)[Tr::state_columns]) const {
 #pragma unroll
-    for (int j = 0; j < Tr::heads; ++j) out[j] = 0.0f;
+    for (int s = 0; s < Tr::state_columns; ++s) out[s] = 0.0f;
 #pragma unroll
     for (int i = 0; i < Tr::rows; ++i) {
 #pragma unroll
-      for (int j = 0; j < Tr::heads; ++j) out[j] = fmaf(S_[j][i], x[i], out[j]);
+      for (int s = 0; s < Tr::state_columns; ++s) out[s] = fmaf(S_[s][i], x[i], out[s]);
     }
   }
 
@@ -345,25 +362,26 @@ class Chain {
                                        float (&partial)[Tr::stage_tokens][Tr::heads][Tr::columns][Tr::groups], int t,
                                        float (&k)[Tr::rows], const float (&k_next)[Tr::rows]) {
 #pragma unroll
-    for (int j = 0; j < Tr::heads; ++j) {
-      const float delta = fmaf(-alpha_[j], u_[j], v_[j]) * beta_[j];  // (3)
+    for (int s = 0; s < Tr::state_columns; ++s) {
+      const float alpha = alpha_[head_of(s)], delta = fmaf(-alpha, u_[s], v_[s]) * beta_[head_of(s)];  // (3)
 #pragma unroll
-      for (int i = 0; i < Tr::rows; ++i) S_[j][i] = fmaf(alpha_[j], S_[j][i], k[i] * delta);  // (4)
+      for (int i = 0; i < Tr::rows; ++i) S_[s][i] = fmaf(alpha, S_[s][i], k[i] * delta);  // (4)
     }
     start_u(k_next);
+    if constexpr (Tr::crowded) keep_order();
     const int next = t + 1 < Tr::stage_tokens ? t + 1 : t;
     load_row(stage.k[t + 2 <= Tr::stage_tokens ? t + 2 : t], k);
     load_token(stage, next);
-    float o[Tr::heads];
+    float o[Tr::state_columns];
     dot(q_, o);  // (5)
     load_row(stage.q[next], q_);
 #pragma unroll
-    for (int j = 0; j < Tr::heads; ++j) partial[t][j][column_][group_] = o[j];
+    for (int s = 0; s < Tr::state_columns; ++s) partial[t][head_of(s)][column_ + offset_of(s)][group_] = o[s];
   }
 
   int group_, column_;
-  float S_[Tr::heads][Tr::rows];
-  float u_[Tr::heads], v_[Tr::heads], alpha_[Tr::heads], beta_[Tr::heads];
+  float S_[Tr::state_columns][Tr::rows];
+  float u_[Tr::state_columns], v_[Tr::state_columns], alpha_[Tr::heads], beta_[Tr::heads];
   float k_even_[Tr::rows], k_odd_[Tr::rows], q_[Tr::rows];
 };
 

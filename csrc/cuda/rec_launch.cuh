@@ -19,10 +19,8 @@ const char* with_element(DType dtype, F f) {
 }
 
 template <class Tr>
-const char* launch_rec(const RecurrenceParams& p, const RecLaunch& how, void* stream) {
+const char* launch_rec_lanes(const RecurrenceParams& p, const RecLaunch& how, void* stream) {
   constexpr int shared_bytes = rec_lanes_shared_bytes<Tr>;
-  static_assert(shared_bytes == policy::rec_shared_bytes(Tr::heads, Tr::columns, Tr::K),
-                "the registry counts on this much shared memory");
   const int64_t subgroups = p.heads.value_heads / p.heads.key_heads / Tr::heads;
   const dim3 grid(static_cast<unsigned>(p.heads.value_dim / Tr::columns),
                   static_cast<unsigned>(p.heads.key_heads * subgroups), static_cast<unsigned>(p.shape.sequences));
@@ -31,6 +29,14 @@ const char* launch_rec(const RecurrenceParams& p, const RecLaunch& how, void* st
   rec_lanes_kernel<Tr>
       <<<grid, Tr::threads, shared_bytes, static_cast<Stream>(stream)>>>(p, how.packed_rows, how.pipelined);
   return launch_error();
+}
+
+// rec_columns and rec_keyhead.
+template <class Tr>
+const char* launch_rec(const RecurrenceParams& p, const RecLaunch& how, void* stream) {
+  static_assert(rec_lanes_shared_bytes<Tr> == policy::rec_shared_bytes(Tr::heads, Tr::columns, Tr::K),
+                "the registry counts on this much shared memory");
+  return launch_rec_lanes<Tr>(p, how, stream);
 }
 
 }  // namespace gdn::gpu

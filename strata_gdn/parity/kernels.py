@@ -17,10 +17,12 @@ GPU_SWITCHES = {
     "GDN_STEP": (1, 0),
     "GDN_KEYHEAD": (0, 1),
     "GDN_PIPELINE": (1, 0),
+    "GDN_LANES": (0, 1, 2),
     "GDN_SPLIT": (0, 1),
     "GDN_STEP_HEADS": (1, 2, 4),
     "GDN_FUSED_LAYER": (0, 1),
     "GDN_COMMIT_SPLIT": (1, 0),
+    "GDN_CONVL2": (0, 1),
 }
 # The arguments that have an op's key heads and its value heads, [.., T, H, K] and [.., T, HV, V].
 HEADS = (("q", "v"), ("k_log", "d_log"), ("k_logs", "d_logs"))
@@ -49,9 +51,16 @@ def asked(op: str, device: torch.device, **shape: int) -> list[tuple[registry.De
         arch, settings = f"cpu-{isas()[-1]}", [{"GDN_CPU_ISA": isa} for isa in isas()]
     else:
         arch, settings = _devices.arch(device), choices(op, _devices.arch(device))
+    return distinct(op, arch, sms(device), settings, **shape)
+
+
+def distinct(
+    op: str, arch: str, multiprocessors: int | None, settings: list[Switches], **shape: int
+) -> list[tuple[registry.Decision, Switches]]:
+    """The settings' decisions, each kernel and configuration once."""
     found: list[tuple[registry.Decision, Switches]] = []
     for switches in settings:
-        decision = registry.decide(op, arch=arch, sms=sms(device), **shape, env=switches)
+        decision = registry.decide(op, arch=arch, sms=multiprocessors, **shape, env=switches)
         if decision and (decision.kernel, decision.config) not in [(d.kernel, d.config) for d, _ in found]:
             found.append((decision, switches))
     return found

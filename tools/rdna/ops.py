@@ -16,9 +16,6 @@ import torch
 from . import engine, toolchain
 from .runner import SHARED_BYTES, Options, Runner
 
-# The registry has no rows for RDNA yet. This architecture's are decided for instead: it has RDNA's 64 KB of shared
-# memory, and its kernels are the portable ones.
-DECIDED_FOR = "sm_75"
 MULTIPROCESSORS = 4
 
 
@@ -56,17 +53,16 @@ class Ops:
         return 0
 
     @contextmanager
-    def device(self, decided_for: str = DECIDED_FOR, **switches: int | None) -> Iterator[None]:
+    def device(self, **switches: int | None) -> Iterator[None]:
         """Tensors that are made inside are the device's; launches go to this runner.
 
         Args:
-            decided_for: the architecture whose rows of the registry pick the kernels.
-            switches: of the registry, such as GDN_STEP=0.
+            switches: of the registry, such as GDN_STEP=0. Without any the architecture's own rows and defaults decide.
         """
         library = _library()
         engine.set_launcher(self._launcher)
         engine.library().rdna_set_device(self.runner.arch.encode(), MULTIPROCESSORS, SHARED_BYTES)
-        library.rdna_ops_set_device(decided_for.encode(), MULTIPROCESSORS, SHARED_BYTES)
+        library.rdna_ops_set_device(self.runner.arch.encode(), MULTIPROCESSORS, SHARED_BYTES)
         pushed = [
             library.rdna_ops_push_override(name.encode(), None if value is None else str(value).encode())
             for name, value in switches.items()

@@ -38,15 +38,13 @@ MODULES = {"elftools": "pyelftools", "msgpack": "msgpack"}
 
 SOURCES = json.loads((CSRC / "sources.json").read_text())
 KERNELS = tuple(CSRC / name for name in [*SOURCES["gpu"], *SOURCES["hip"]] if name != "cuda/runtime.cu")
-# The decisions are a CUDA device's (ops.py): the launchers of what CUDA alone has are linked, and never called.
-HOST_SIDES = (*KERNELS, *(CSRC / name for name in SOURCES["cuda"]))
 
 HIP = ("-x", "hip", "-nogpuinc", "-nogpulib", "-fms-extensions", "-std=c++17", "-D__HIPCC__", f"-I{INCLUDE}",
        f"-I{CSRC}", *rocm_toolkit.NUMERICS)  # fmt: skip
 DEVICE = (*HIP, "--cuda-device-only", "--no-gpu-bundle-output", "-O3")
 # The host side has no device code of its own: its kernels are looked up by their names.
 HOST_SIDE = (*HIP, "--cuda-host-only", "-fuse-cuid=none", "--offload-arch=gfx1100", "-O1", "-fPIC")
-DEVICE_FOLDERS = (CSRC / "core", CSRC / "cuda", INCLUDE)
+DEVICE_FOLDERS = (CSRC / "core", CSRC / "cuda", CSRC / "hip", INCLUDE)
 HEADERS = {".h", ".cuh", ".inl"}
 ENGINE_FLAGS = ("-std=c++20", "-O2", "-march=native", "-ffp-contract=off", "-fPIC", "-pthread", "-Wall", "-Wextra",
                 f"-I{INCLUDE}", f"-I{ENGINE}")  # fmt: skip
@@ -104,7 +102,7 @@ def ops_library() -> Path:
     # torch's own C++ interface, which the allocator needs, and the stable one that the package is built with. The ops
     # have a namespace of their own.
     torch_flags = ["-std=c++20", "-O1", "-fPIC", "-c", f"-I{ENGINE}", *includes]
-    stable_flags = ["-std=c++17", "-O1", "-fPIC", "-c", f"-I{CSRC}", *includes, "-DGDN_WITH_GPU", "-DGDN_WITH_CUDA",
+    stable_flags = ["-std=c++17", "-O1", "-fPIC", "-c", f"-I{CSRC}", *includes, "-DGDN_WITH_GPU", "-DGDN_WITH_HIP",
                     "-DTORCH_TARGET_VERSION=0x020a000000000000", "-Dstrata_gdn=strata_gdn_rdna",
                     "-ffp-contract=off"]  # fmt: skip
     replaced = [CSRC / "module.cpp", CSRC / "api" / "launch.cpp"]
