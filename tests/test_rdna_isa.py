@@ -24,19 +24,14 @@ TABLE_CLANG = "22.1"
 SHARED_BYTES = 64 * 1024  # of a work-group, static and dynamic
 VECTOR_REGISTERS = 256
 
-# The exceptions. Files whose kernels spill, with the most vector registers and bytes of scratch (K = 256 above all):
-# written for CUDA's registers, they are to be fitted into RDNA's.
-SPILLING = {
-    "step": (33, 136),
-    "step_norm": (36, 148),
-    "verify": (16, 68),
-    "verify_norm": (21, 88),
-    "commit_verify": (47, 192),
-    "verify_layer": (0, 2016),  # objects that are not kept in registers at all
-}
-# Files with barriers for memory of every kind, and with LDS barriers that have a wait for other memory beside them.
-FULL_BARRIERS = {"rec_columns", "rec_keyhead", "verify_tree", "conv_gates"}
-WAITING_BARRIERS = {"step_norm"}
+# The exceptions. Files whose kernels keep scalar registers in lanes of a vector register, outside their loops, and how
+# many; there are no others that spill, and none that have scratch.
+SCALAR_SPILLS = {"verify_norm": 4}
+# Files with barriers for memory of every kind, once a launch: the threads that write the windows wait for those that
+# read them. And with LDS barriers that have a wait for other memory beside them: for the state that is stored, or for
+# the inputs that go into LDS, in front of the tokens' loop.
+FULL_BARRIERS = {"conv_gates", "conv_l2"}
+WAITING_BARRIERS = {"step_norm", "verify_layer"}
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +47,15 @@ def broken(facts: list[Facts]) -> list[str]:
 
 
 def _broken(f: Facts) -> list[str]:
-    spills, scratch = SPILLING.get(f.source, (0, 0))
     sentences = []
     if f.vector_registers > VECTOR_REGISTERS:
         sentences.append(f"{f.vector_registers} vector registers; {VECTOR_REGISTERS} are there")
-    if f.vector_spills > spills:
-        sentences.append(f"spills {f.vector_spills} vector registers; {spills} are allowed")
-    if f.scratch_bytes > scratch:
-        sentences.append(f"{f.scratch_bytes} bytes of scratch; {scratch} are allowed")
+    if f.vector_spills:
+        sentences.append(f"spills {f.vector_spills} vector registers")
+    if f.scratch_bytes:
+        sentences.append(f"{f.scratch_bytes} bytes of scratch")
+    if f.scalar_spills > (allowed := SCALAR_SPILLS.get(f.source, 0)):
+        sentences.append(f"spills {f.scalar_spills} scalar registers; {allowed} are allowed")
     if f.shared_bytes > SHARED_BYTES:
         sentences.append(f"{f.shared_bytes} bytes of LDS; {SHARED_BYTES} are there")
     if f.barriers["full"] and f.source not in FULL_BARRIERS:
@@ -74,7 +70,7 @@ def test_no_kernel_breaks_a_ceiling(found: list[Facts]) -> None:
 
 
 def test_every_exception_is_needed(found: list[Facts]) -> None:
-    assert {f.source for f in found if f.vector_spills or f.scratch_bytes} == set(SPILLING)
+    assert {f.source for f in found if f.scalar_spills} == set(SCALAR_SPILLS)
     assert {f.source for f in found if f.barriers["full"]} == FULL_BARRIERS
     assert {f.source for f in found if f.barriers["waiting"]} == WAITING_BARRIERS
 
@@ -83,8 +79,9 @@ def test_every_exception_is_needed(found: list[Facts]) -> None:
     ("change", "sentence"),
     [
         ({"vector_registers": 257}, "257 vector registers; 256 are there"),
-        ({"vector_spills": 1}, "spills 1 vector registers; 0 are allowed"),
-        ({"scratch_bytes": 4}, "4 bytes of scratch; 0 are allowed"),
+        ({"vector_spills": 1}, "spills 1 vector registers"),
+        ({"scalar_spills": 1}, "spills 1 scalar registers; 0 are allowed"),
+        ({"scratch_bytes": 4}, "4 bytes of scratch"),
         ({"shared_bytes": 65540}, "65540 bytes of LDS; 65536 are there"),
         ({"barriers": {"full": 1, "waiting": 0}}, "a barrier for all memory; LDS barriers alone are allowed"),
         ({"barriers": {"full": 0, "waiting": 1}}, "an LDS barrier with a wait for other memory beside it"),
@@ -119,49 +116,54 @@ def test_table(found: list[Facts]) -> None:
     assert_expected_inline(
         f"{isa.table(found)}\n",
         """\
-file            architecture                             vector  scalar   scratch  LDS    barriers  exchanges
-rec_columns     gfx1030 gfx1100 gfx1151 gfx1200 gfx1201  189     107      0        0      0/0/36    936+0
-rec_keyhead     gfx1030 gfx1100 gfx1151 gfx1200 gfx1201  256     107      0        0      0/0/63    2265+0
-step            gfx1030                                  256+33  107+76   136      20544  28/0/0    566+0
-step            gfx1100                                  256+31  107+80   128      20544  28/0/0    566+0
-step            gfx1151                                  256+31  107+67   128      20544  28/0/0    566+0
-step            gfx1200 gfx1201                          256+31  107+68   128      20544  28/0/0    566+0
-step_norm       gfx1030                                  256+36  107+112  148      20544  32/5/0    343+0
-step_norm       gfx1100                                  256+34  107+97   140      20544  32/5/0    343+0
-step_norm       gfx1151                                  256+34  107+102  140      20544  32/5/0    343+0
-step_norm       gfx1200 gfx1201                          256+34  107+93   140      20544  32/5/0    343+0
-verify          gfx1030                                  256+16  107+129  68       20544  28/0/0    566+0
-verify          gfx1100                                  256+13  107+115  56       20544  28/0/0    566+0
-verify          gfx1151                                  256+13  107+117  56       20544  28/0/0    566+0
-verify          gfx1200 gfx1201                          256+14  107+94   60       20544  28/0/0    566+0
-verify_norm     gfx1030                                  256+21  107+162  88       20544  32/0/0    343+0
-verify_norm     gfx1100                                  256+21  107+174  88       20544  32/0/0    343+0
-verify_norm     gfx1151                                  256+19  107+156  80       20544  32/0/0    343+0
-verify_norm     gfx1200 gfx1201                          256+19  107+157  80       20544  32/0/0    343+0
-verify_tree     gfx1030                                  238     107+47   0        8704   16/0/2    512+0
-verify_tree     gfx1100 gfx1151                          236     107+31   0        8704   16/0/2    512+0
-verify_tree     gfx1200 gfx1201                          237     107+38   0        8704   16/0/2    512+0
-commit_verify   gfx1030                                  256+47  107+223  192      20544  28/0/0    566+0
-commit_verify   gfx1100                                  256+47  107+218  192      20544  28/0/0    566+0
-commit_verify   gfx1151                                  256+47  107+214  192      20544  28/0/0    566+0
-commit_verify   gfx1200 gfx1201                          256+47  107+170  192      20544  28/0/0    566+0
-commit          gfx1030 gfx1151                          204     44       0        0      0/0/0     0+0
-commit          gfx1100                                  204     43       0        0      0/0/0     0+0
-commit          gfx1200 gfx1201                          204     46       0        0      0/0/0     0+0
-conv_commit     gfx1030 gfx1100 gfx1151 gfx1200 gfx1201  15      52       0        0      0/0/0     0+0
-causal_conv1d   gfx1030 gfx1100 gfx1151                  83      95       0        0      0/0/0     480+0
-causal_conv1d   gfx1200 gfx1201                          83      96       0        0      0/0/0     480+0
-conv_gates      gfx1030                                  37      86       0        0      0/0/3     0+0
-conv_gates      gfx1100 gfx1200 gfx1201                  35      86       0        0      0/0/3     0+0
-conv_gates      gfx1151                                  35      85       0        0      0/0/3     0+0
-verify_layer    gfx1030 gfx1100 gfx1151 gfx1200 gfx1201  161     86       1984     20544  26/0/0    313+0
-qk_l2norm       gfx1030                                  87      36       0        0      0/0/0     60+0
-qk_l2norm       gfx1100 gfx1151                          81      34       0        0      0/0/0     60+0
-qk_l2norm       gfx1200 gfx1201                          89      36       0        0      0/0/0     60+0
-gdn_gates       gfx1030 gfx1100 gfx1151                  40      58       0        0      0/0/0     0+0
-gdn_gates       gfx1200 gfx1201                          40      62       0        0      0/0/0     0+0
-gated_rms_norm  gfx1030                                  156     77       0        0      0/0/0     60+0
-gated_rms_norm  gfx1100 gfx1151                          150     59       0        0      0/0/0     60+0
-gated_rms_norm  gfx1200 gfx1201                          161     62       0        0      0/0/0     60+0
+file            architecture                             vector  scalar  scratch  LDS    barriers  exchanges
+rec_columns     gfx1030                                  193     107     0        0      36/0/0    0+792
+rec_columns     gfx1100                                  194     107     0        0      36/0/0    0+792
+rec_columns     gfx1151 gfx1200 gfx1201                  195     107     0        0      36/0/0    0+792
+rec_keyhead     gfx1030 gfx1100 gfx1151 gfx1200 gfx1201  240     107     0        0      63/0/0    0+2028
+step            gfx1030                                  232     76      0        20544  28/0/0    0+494
+step            gfx1100 gfx1200 gfx1201                  231     78      0        20544  28/0/0    0+494
+step            gfx1151                                  231     76      0        20544  28/0/0    0+494
+step_norm       gfx1030                                  221     88      0        20544  32/4/0    0+295
+step_norm       gfx1100                                  216     90      0        20544  32/4/0    0+295
+step_norm       gfx1151                                  216     88      0        20544  32/4/0    0+295
+step_norm       gfx1200 gfx1201                          216     92      0        20544  32/4/0    0+295
+verify          gfx1030                                  231     96      0        20544  28/0/0    0+494
+verify          gfx1100 gfx1151 gfx1200 gfx1201          230     96      0        20544  28/0/0    0+494
+verify_norm     gfx1030                                  242     107+3   0        20544  32/0/0    0+295
+verify_norm     gfx1100 gfx1151                          239     106     0        20544  32/0/0    0+295
+verify_norm     gfx1200 gfx1201                          239     107+4   0        20544  32/0/0    0+295
+verify_tree     gfx1030                                  235     53      0        8704   16/0/0    0+440
+verify_tree     gfx1100 gfx1151                          234     53      0        8704   16/0/0    0+440
+verify_tree     gfx1200 gfx1201                          234     54      0        8704   16/0/0    0+440
+commit_verify   gfx1030                                  242     98      0        20544  28/0/0    0+494
+commit_verify   gfx1100 gfx1151                          237     98      0        20544  28/0/0    0+494
+commit_verify   gfx1200 gfx1201                          237     102     0        20544  28/0/0    0+494
+commit          gfx1030 gfx1151                          204     44      0        0      0/0/0     0+0
+commit          gfx1100                                  204     43      0        0      0/0/0     0+0
+commit          gfx1200 gfx1201                          204     46      0        0      0/0/0     0+0
+conv_commit     gfx1030 gfx1100 gfx1151 gfx1200 gfx1201  15      52      0        0      0/0/0     0+0
+causal_conv1d   gfx1030 gfx1100 gfx1151                  83      95      0        0      0/0/0     0+384
+causal_conv1d   gfx1200 gfx1201                          83      96      0        0      0/0/0     0+384
+conv_gates      gfx1030                                  37      86      0        0      0/0/3     0+0
+conv_gates      gfx1100 gfx1200 gfx1201                  35      86      0        0      0/0/3     0+0
+conv_gates      gfx1151                                  35      85      0        0      0/0/3     0+0
+verify_layer    gfx1030 gfx1100                          151     62      0        20544  26/2/0    0+271
+verify_layer    gfx1151                                  151     60      0        20544  26/2/0    0+271
+verify_layer    gfx1200 gfx1201                          151     62      0        20544  26/1/0    0+271
+qk_l2norm       gfx1030                                  83      34      0        0      0/0/0     0+60
+qk_l2norm       gfx1100 gfx1151                          77      34      0        0      0/0/0     0+60
+qk_l2norm       gfx1200 gfx1201                          85      36      0        0      0/0/0     0+60
+gdn_gates       gfx1030 gfx1100 gfx1151                  40      58      0        0      0/0/0     0+0
+gdn_gates       gfx1200 gfx1201                          40      62      0        0      0/0/0     0+0
+gated_rms_norm  gfx1030                                  152     77      0        0      0/0/0     0+60
+gated_rms_norm  gfx1100 gfx1151                          146     59      0        0      0/0/0     0+60
+gated_rms_norm  gfx1200 gfx1201                          157     62      0        0      0/0/0     0+60
+conv_l2         gfx1030                                  107     60      0        0      0/0/18    0+72
+conv_l2         gfx1100 gfx1151                          106     60      0        0      0/0/18    0+72
+conv_l2         gfx1200 gfx1201                          106     59      0        0      0/0/18    0+72
+rec_lanes       gfx1030 gfx1151                          238     107     0        0      54/0/0    0+1086
+rec_lanes       gfx1100                                  239     107     0        0      54/0/0    0+1086
+rec_lanes       gfx1200 gfx1201                          238     106     0        0      54/0/0    0+1086
 """,
     )

@@ -38,6 +38,21 @@ class Options:
     ulp: str = "exact"
 
 
+@dataclass(frozen=True)
+class Launched:
+    """A launch that has run.
+
+    Attributes:
+        counts: executed wave instructions by class.
+    """
+
+    kernel: Kernel
+    grid: Size
+    block: Size
+    shared_bytes: int
+    counts: Counter[str]
+
+
 class Runner:
     """The kernels of code objects of one architecture.
 
@@ -45,12 +60,14 @@ class Runner:
         options: of the launches to come.
         counts: executed wave instructions of all launches so far, by class.
         launches: of each kernel.
+        listener: gets every launch to come, where there is one.
     """
 
     def __init__(self, code: Iterable[Path], options: Options | None = None) -> None:
         self.options = options or Options()
         self.counts: Counter[str] = Counter()
         self.launches: Counter[str] = Counter()
+        self.listener: Callable[[Launched], None] | None = None
         self._objects = [CodeObject(path) for path in code]
         self.kernels = {name: kernel for o in self._objects for name, kernel in o.kernels.items()}
         arches = {kernel.arch for kernel in self.kernels.values()}
@@ -126,6 +143,8 @@ class Runner:
             counts = self._program(kernel).launch(description)
         self.counts.update(counts)
         self.launches[kernel.name] += 1
+        if self.listener is not None:
+            self.listener(Launched(kernel, grid, block, shared, Counter(counts)))
         return counts
 
     def _kernel(self, name: str) -> Kernel:
