@@ -166,7 +166,7 @@ constexpr Entry kTable[] = {
     {kHip, kRdna2, Op::verify_layer,      kExact, kLayerL2Chain,      kVerifyLayerL2,         kReadsL2,          kCarriedOver},
     {kHip, kRdna2, Op::verify_layer,      kExact, kLayerChain,        kVerifyLayer,           kReadsSplit,       kCarriedOver},
     {kHip, kRdna2, Op::verify_layer,      kExact, kLayerL2,           kVerifyTreeLayerL2,     kReadsL2,          kCarriedOver},
-    {kHip, kRdna2, Op::verify_layer,      kExact, kLayer,             kVerifyTreeLayer,       kReadsSplit,       kOnlyKernel},
+    {kHip, kRdna2, Op::verify_layer,      kExact, kLayer,             kVerifyTreeLayer,       kReadsSplit,       kAsOnCuda},
     {kHip, kRdna2, Op::conv,              kExact, kAny,               "causal_conv1d",        kReadsNone,        kOnlyKernel},
     {kHip, kRdna2, Op::conv_verify,       kExact, kWindow,            "causal_conv1d",        kReadsNone,        kOnlyKernel},
     {kHip, kRdna2, Op::conv_commit,       kExact, kAny,               "conv_commit",          kReadsCommitSplit, kOnlyKernel},
