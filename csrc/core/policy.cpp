@@ -177,6 +177,21 @@ constexpr Entry kTable[] = {
 // clang-format on
 constexpr size_t kRows = sizeof(kTable) / sizeof(kTable[0]);
 
+// A vendor's rows are neighbours: a decision passes over no others.
+constexpr size_t first_row(Vendor vendor) {
+  size_t i = 0;
+  while (i < kRows && kTable[i].vendor != vendor) ++i;
+  return i;
+}
+constexpr size_t kFirstRow[] = {first_row(Vendor::cpu), first_row(Vendor::cuda), first_row(Vendor::hip)};
+constexpr bool are_neighbours() {
+  for (size_t i = 1; i < kRows; ++i) {
+    if (kTable[i].vendor < kTable[i - 1].vendor) return false;
+  }
+  return true;
+}
+static_assert(are_neighbours(), "the table is in the order of vendors");
+
 struct OpName {
   Op op;
   const char* name;  // without a trailing underscore; an op's first line is its row name
@@ -590,9 +605,9 @@ Decision decide(const Request& request, const Device& device, const Overrides& o
   const Arch seen = emulated(real, overrides);
   Decision decision;
   decision.cause = Cause::no_row;
-  for (size_t i = 0; i < kRows; ++i) {
+  for (size_t i = kFirstRow[static_cast<size_t>(seen.vendor)]; i < kRows && kTable[i].vendor == seen.vendor; ++i) {
     const Entry& row = kTable[i];
-    if (row.op != request.op || row.vendor != seen.vendor) continue;
+    if (row.op != request.op) continue;
     decision.cause = unmet(row, request, device, seen, real, overrides);
     if (decision.cause == Cause::none) {
       decision.kernel = row.kernel;

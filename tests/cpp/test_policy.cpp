@@ -274,8 +274,13 @@ void test_errors_of_a_launch() {
       "sm_70; rec_keyhead: needs sm_80 or newer; this is sm_70; rec_columns: needs sm_75 or newer; this is sm_70; "
       "GDN_EMULATE=sm_70 in place of sm_75");
   expect_throw<std::runtime_error>(
-      [&] { require("gated_delta_rule", request(Op::gated_delta_rule), on("gfx1100"), none); },
-      "gated_delta_rule: no kernel of this build serves gated_delta_rule on gfx1100");
+      [&] { require("gdn_gates", request(Op::gates), on("gfx90a"), none); },
+      "gdn_gates: no kernel of this build serves gdn_gates on gfx90a: needs gfx1030 or newer; this is gfx90a");
+  if (!built_with(Vendor::hip)) {
+    expect_throw<std::runtime_error>(
+        [&] { require("gdn_gates", request(Op::gates), on("gfx1100"), none); },
+        "gdn_gates: this build of strata_gdn has no ROCm kernels; it cannot run on gfx1100");
+  }
   if (!built_with(Vendor::cuda)) {
     expect_throw<std::runtime_error>([&] { require("gdn_gates", request(Op::gates), on("sm_90"), none); },
                                      "gdn_gates: this build of strata_gdn has no CUDA kernels; it cannot run on sm_90");
