@@ -325,7 +325,7 @@ def test_no_kernel_includes_torch(compiled: Build) -> None:
     assert ninja is not None
     (folder,) = (compiled.root / "build").glob("extension-*")
     listing = subprocess.run([ninja, "-t", "deps"], cwd=folder, capture_output=True, text=True, check=True).stdout
-    kernels = [entry for entry in listing.split("\n\n") if "/csrc/cuda/" in entry.split(":")[0]]
+    kernels = [entry for entry in listing.split("\n\n") if re.search("/csrc/(cuda|hip)/", entry.split(":")[0])]
     assert len(kernels) == len(KERNELS)
     for entry in kernels:
         assert f"{compiled.root}/csrc/cuda/device.h" in entry

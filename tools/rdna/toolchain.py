@@ -109,7 +109,7 @@ def ops_library() -> Path:
     stable = [CSRC / name for group in ("bind", "core", "cpu") for name in SOURCES[group]]
     flags = {source: stable_flags for source in stable if source not in replaced}
     flags |= {HOST / "launch.cpp": stable_flags, HOST / "allocator.cpp": torch_flags}
-    flags |= {source: [*HOST_SIDE, "-c"] for source in HOST_SIDES}
+    flags |= {source: [*HOST_SIDE, "-c"] for source in KERNELS}
     folders = {source: [CSRC, INCLUDE] for source in flags} | {HOST / "allocator.cpp": [ENGINE]}
     objects = _in_parallel(
         lambda source: _compiled(
