@@ -251,9 +251,9 @@ def test_where_the_decode_kernel_ends() -> None:
 
 
 def test_where_the_chunked_form_runs() -> None:
-    """By itself never; with GDN_CHUNKED=1 where it is expected to win, with 2 from 128 tokens on; ordered, always."""
+    """By itself never; with GDN_CHUNKED=1 where it is expected to win, with 2 from 512 tokens on; ordered, always."""
     cards = (("sm_75", 72), ("sm_80", 108), ("sm_86", 28), ("sm_89", 128), ("sm_90", 132), ("sm_120", 170))
-    calls: list[dict[str, int]] = [{"tokens": PROMPT}, {"tokens": 127}, {"tokens": PROMPT, "h": 2, "hv": 8}]
+    calls: list[dict[str, int]] = [{"tokens": PROMPT}, {"tokens": 511}, {"tokens": PROMPT, "h": 2, "hv": 8}]
     settings: dict[str, tuple[Env, str]] = {
         "-": ({}, "auto"),
         "0": ({"GDN_CHUNKED": 0}, "auto"),
@@ -275,22 +275,22 @@ def test_where_the_chunked_form_runs() -> None:
         table(rows),
         """\
 sm_75 72 T=2048 HV=48: never
-sm_75 72 T=127 HV=48: never
+sm_75 72 T=511 HV=48: never
 sm_75 72 T=2048 HV=8: never
 sm_80 108 T=2048 HV=48: 2; ordered; ordered, 0
-sm_80 108 T=127 HV=48: ordered; ordered, 0
+sm_80 108 T=511 HV=48: ordered; ordered, 0
 sm_80 108 T=2048 HV=8: 2; ordered; ordered, 0
 sm_86 28 T=2048 HV=48: 2; ordered; ordered, 0
-sm_86 28 T=127 HV=48: ordered; ordered, 0
+sm_86 28 T=511 HV=48: ordered; ordered, 0
 sm_86 28 T=2048 HV=8: 2; ordered; ordered, 0
 sm_89 128 T=2048 HV=48: 1; 2; ordered; ordered, 0
-sm_89 128 T=127 HV=48: ordered; ordered, 0
+sm_89 128 T=511 HV=48: ordered; ordered, 0
 sm_89 128 T=2048 HV=8: 2; ordered; ordered, 0
 sm_90 132 T=2048 HV=48: 1; 2; ordered; ordered, 0
-sm_90 132 T=127 HV=48: ordered; ordered, 0
+sm_90 132 T=511 HV=48: ordered; ordered, 0
 sm_90 132 T=2048 HV=8: 2; ordered; ordered, 0
 sm_120 170 T=2048 HV=48: 1; 2; ordered; ordered, 0
-sm_120 170 T=127 HV=48: ordered; ordered, 0
+sm_120 170 T=511 HV=48: ordered; ordered, 0
 sm_120 170 T=2048 HV=8: 2; ordered; ordered, 0""",
     )
 
@@ -304,8 +304,8 @@ def test_why_the_chunked_form_does_not_run() -> None:
 
     rows = [
         ("0", why(chunked=0, tokens=PROMPT)),
-        ("tokens", why(tokens=127)),
-        ("tokens, 2", why(chunked=2, tokens=127)),
+        ("tokens", why(tokens=511)),
+        ("tokens, 2", why(chunked=2, tokens=511)),
         ("card", why(sms=108, arch="sm_80", tokens=PROMPT)),
         ("blocks", why(tokens=PROMPT, hv=64)),
         ("idle card", why(tokens=PROMPT, h=2, hv=8)),
@@ -317,14 +317,14 @@ def test_why_the_chunked_form_does_not_run() -> None:
         table(rows),
         """\
 0: GDN_CHUNKED=0
-tokens: needs at least 128 tokens a sequence; this is T=127
-tokens, 2: needs at least 128 tokens a sequence; this is T=127
+tokens: needs at least 512 tokens a sequence; this is T=511
+tokens, 2: needs at least 512 tokens a sequence; this is T=511
 card: with GDN_CHUNKED=1 needs an SM for each of a sequence's blocks, and at least 128 SMs; this card has 108
 blocks: with GDN_CHUNKED=1 needs an SM for each of a sequence's blocks, and at least 128 SMs; this card has 132
 idle card: its blocks keep too few of the 132 SMs busy
 shared memory: a block needs 125312 bytes of shared memory; sm_89 gives it 101376
 shared memory, ordered: a block needs 125312 bytes of shared memory; sm_89 gives it 101376
-exact: computes in precision="fp32"; asked for is "exact\"""",
+exact: computes in precision="fp32"; asked for is "exact\""""",
     )
 
 

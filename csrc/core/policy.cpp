@@ -47,7 +47,7 @@ constexpr Need kLayerL2FusedChain = {true, true, kMaxLayerTokens, true, true, fa
 constexpr Need kLayerChain = {true, true, kMaxLayerTokens, true};
 
 constexpr int64_t kMostClusterBlocks = 8;
-constexpr int64_t kChunkedTokens = 128;  // with fewer an exact kernel is faster
+constexpr int64_t kChunkedTokens = 512;  // with fewer an exact kernel is faster (benchmarks/chunk_h200.json)
 constexpr int32_t kChunkedSms = 128;     // on a smaller card likewise
 constexpr int64_t kLayerRounds = 1;  // of such a layer's blocks, a head each, on the multiprocessors: more are slower
 
