@@ -39,9 +39,9 @@ def test_kernels_by_case_and_units() -> None:
 
 
 def test_what_a_verify_writes() -> None:
-    """At H=16, HV=48: 6144 outputs of two bytes, 2048 + 6144 + 48 log entries of four, a token."""
+    """At H=16, HV=48: 6144 outputs of two bytes, 2048 + 6144 log entries of four, 48 sectors, a token."""
     case = next(case for case in CASES if case.name == "decode verify" and case.sequences == 8 and case.tokens == 4)
-    assert counters.written_by_verify(case) == 32 * (2 * 6144 + 4 * (2048 + 6144 + 48))
+    assert counters.written_by_verify(case) == 32 * (2 * 6144 + 4 * (2048 + 6144) + 32 * 48)
 
 
 @pytest.mark.parametrize("state_bytes", [0, 6291456 * 8])

@@ -30,7 +30,7 @@ METRICS = {
     "device_bytes_written": "dram__bytes_write.sum",
     "sectors_stored": "lts__t_sectors_srcunit_tex_op_write.sum",
     "instructions": "smsp__inst_executed.sum",
-    "fma_instructions": "smsp__sass_inst_executed_op_ffma.sum",
+    "fma_of_threads": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
     "issue_active_percent": "smsp__issue_active.avg.pct_of_peak_sustained_active",
     "device_memory_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "shared_memory_percent": "l1tex__data_pipe_lsu_wavefronts_mem_shared.avg.pct_of_peak_sustained_active",
@@ -67,6 +67,8 @@ def kernels_of(table: Iterable[str]) -> list[list[dict[str, Any]]]:
     """ncu's raw page as CSV: the kernels of each case, each with its counters."""
     rows = csv.reader(line for line in table if line.startswith('"'))
     header, units = next(rows), next(rows)
+    if missing := sorted(set(METRICS.values()) - set(header)):
+        raise ValueError(f"ncu has not counted {', '.join(missing)}")
     cases: list[list[dict[str, Any]]] = [[]]
     for row in rows:
         cells = dict(zip(header, row, strict=True))
@@ -84,10 +86,10 @@ def kernels_of(table: Iterable[str]) -> list[list[dict[str, Any]]]:
 
 
 def written_by_verify(case: Case) -> int:
-    """Bytes of the output (bfloat16) and of the logs (float32)."""
+    """Bytes of the output (bfloat16) and of the logs (float32); a head's log decay is a sector of its own."""
     rows, H, HV = case.sequences * case.tokens, case.key_heads, case.value_heads
     head = decode.HEAD_DIM
-    return rows * (2 * HV * head + 4 * (H * head + HV * head + HV))
+    return rows * (2 * HV * head + 4 * (H * head + HV * head) + SECTOR_BYTES * HV)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ namespace {
 
 template <class Tr>
 const char* launch_prep(const ChunkPrepParams& params, void* stream) {
-  constexpr int shared_bytes = static_cast<int>(sizeof(ChunkPrepShared<Tr>));
+  constexpr int shared_bytes = chunk_prep_shared_bytes<Tr>;
   if (const char* refused = allow_shared_memory(chunk_prep_kernel<Tr>, shared_bytes)) return refused;
   const dim3 grid(static_cast<unsigned>(params.window.count), static_cast<unsigned>(params.p.heads.key_heads));
   return launch_kernel(chunk_prep_kernel<Tr>, {grid, Tr::threads, shared_bytes}, params, stream);
@@ -20,7 +20,7 @@ const char* launch_prep(const ChunkPrepParams& params, void* stream) {
 
 template <class Tr>
 const char* launch_scan(const ChunkScanParams& params, void* stream) {
-  constexpr int shared_bytes = static_cast<int>(sizeof(ChunkScanShared<Tr>));
+  constexpr int shared_bytes = chunk_scan_shared_bytes<Tr>;
   static_assert(shared_bytes == chunk::scan_shared_bytes(Tr::K, Tr::heads),
                 "the registry counts on this much shared memory");
   const HeadShape& heads = params.p.heads;

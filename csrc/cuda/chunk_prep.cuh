@@ -50,6 +50,9 @@ struct ChunkPrepShared {
   float triangles[Tr::heads][Tr::C][Tr::triangle_stride];  // A below the diagonal, in the end the coefficients
 };
 
+template <class Tr>
+constexpr int chunk_prep_shared_bytes = static_cast<int>(sizeof(ChunkPrepShared<Tr>));
+
 // A warp's rows of one tensor, every eighth: all on their way at once. Rows past the end are read as the last one.
 template <class Tr>
 struct ChunkRows {

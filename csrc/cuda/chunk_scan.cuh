@@ -20,8 +20,8 @@
 //   output        queries have been read; coefficients and gates have been; the next ones are there, and queries
 //   keys done     chain to output: the state is the chunk's, and the keys before the chunk's have been read
 //   coefficients  output to chain: the chunk's coefficients and gates are there, and D before it has been read
-//   corrections   chain to output: D is complete, the chain has read coefficients and gates
-//   state free    output to chain: the state before the chunk has been read, the next keys are there
+//   corrections   both: D is complete, the chain has read coefficients and gates, the output group the state before the
+//                 chunk; the next keys are there
 #pragma once
 
 #include "cuda/async_copy.cuh"
@@ -65,6 +65,9 @@ struct ChunkScanShared {
   float coefficients[Tr::heads][Tr::C][Tr::C];  // row x is rotated by 4 x
   float gates[Tr::heads][chunk::kGateRows][Tr::C];
 };
+
+template <class Tr>
+constexpr int chunk_scan_shared_bytes = static_cast<int>(sizeof(ChunkScanShared<Tr>));
 
 struct ChunkScanParams {
   RecurrenceParams p;
@@ -118,7 +121,7 @@ class ChunkScan {
     }
     sync_block();
     if (works) {
-      if (!chain_) named_arrive<Tr::threads>(kCoefficients);
+      if (!chain_) both_arrive<kCoefficients>();
 #pragma unroll 1
       for (int64_t j = begin_; j < end_; ++j) walk(j);
     }
@@ -127,11 +130,23 @@ class ChunkScan {
   }
 
  private:
-  enum Barrier { kChain = 1, kOutput, kKeysDone, kCoefficients, kCorrections, kStateFree };
+  enum Barrier { kChain = 1, kOutput, kKeysDone, kCoefficients, kCorrections };
 
-  __device__ __forceinline__ void group_barrier() const { named_barrier<Tr::group_threads>(chain_ ? kChain : kOutput); }
-  __device__ __forceinline__ void both_arrive(Barrier id) const { named_arrive<Tr::threads>(id); }
-  __device__ __forceinline__ void both_wait(Barrier id) const { named_barrier<Tr::threads>(id); }
+  __device__ __forceinline__ void group_barrier() const {
+    if (chain_) {
+      named_barrier<kChain, Tr::group_threads>();
+    } else {
+      named_barrier<kOutput, Tr::group_threads>();
+    }
+  }
+  template <Barrier id>
+  __device__ __forceinline__ void both_arrive() const {
+    named_arrive<id, Tr::threads>();
+  }
+  template <Barrier id>
+  __device__ __forceinline__ void both_wait() const {
+    named_barrier<id, Tr::threads>();
+  }
 
   __device__ __forceinline__ void walk(int64_t j) {
     const bool more = j + 1 < end_;
@@ -141,7 +156,7 @@ class ChunkScan {
     if (chain_) {
       load_values(j, exists, v);
     } else {
-      both_wait(kKeysDone);
+      both_wait<kKeysDone>();
       if (more) copy_keys(j + 1);
     }
 
@@ -149,22 +164,18 @@ class ChunkScan {
     {
       float tile[kTileRows][Tr::n];
       multiply_state(chain_ ? keys : shared_.q, tile);
-      if (chain_) {
-        both_arrive(kKeysDone);
-      } else {
-        wait_for_copies();
-        both_arrive(kStateFree);
-      }
+      if (chain_) both_arrive<kKeysDone>();
       add_halves<kTileRows / 2>(tile);
-      if (chain_) both_wait(kCoefficients);
+      if (chain_) both_wait<kCoefficients>();
       decay_product(tile[0], exists, v, mine);
     }
     if (chain_) store_words(&shared_.r[token()][across_ * Tr::n], mine);
     group_barrier();
     Coefficients next;
     if (!chain_) {
+      wait_for_copies();
+      both_wait<kCorrections>();
       if (more) copy_queries(j + 1);
-      both_wait(kCorrections);
       if (more) next.load(*this, j + 1);
     }
 
@@ -178,14 +189,14 @@ class ChunkScan {
       group_barrier();
       store_words(&shared_.d[token()][across_ * Tr::n], sum);
       store_words(&shared_.r[token()][across_ * Tr::n], decayed);
-      both_wait(kCorrections);
+      both_wait<kCorrections>();
       update(keys, last);
       group_barrier();
     } else {
       group_barrier();
       if (more) {
         next.store(*this);
-        both_arrive(kCoefficients);
+        both_arrive<kCoefficients>();
       }
 #pragma unroll
       for (int c = 0; c < Tr::n; ++c) sum[c] += mine[c];  // (10)
@@ -352,7 +363,6 @@ class ChunkScan {
         }
       }
     }
-    both_wait(kStateFree);
     if (Tr::quads == 1 && half != 0) return;
 #pragma unroll
     for (int q = 0; q < Tr::kept; ++q) {
