@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _demo(device: torch.device, why: str, tokens: int) -> int:
-    model, prompt = _build_model(device), _prompt(device)
+    model, prompt = build_model(device), load_prompt(device)
     layer_types, parameters = model.config.layer_types, sum(p.numel() for p in model.parameters())
     print(
         f"Model: Qwen3-Next with random weights, {parameters / 1e6:.1f} M parameters, float32, "
@@ -132,12 +132,12 @@ def _choose_device() -> tuple[torch.device, str]:
     return gpu, "the GPU found"
 
 
-def _build_model(device: torch.device) -> Qwen3NextForCausalLM:
+def build_model(device: torch.device) -> Qwen3NextForCausalLM:
     torch.manual_seed(SEED)
     return Qwen3NextForCausalLM(Qwen3NextConfig(**MODEL)).eval().to(device)
 
 
-def _prompt(device: torch.device) -> Tensor:
+def load_prompt(device: torch.device) -> Tensor:
     text = files("strata_gdn").joinpath("data/prompt.txt").read_bytes()
     return torch.tensor([list(text)], device=device)
 
@@ -169,7 +169,7 @@ class Generation:
     token_seconds: float  # of a token after the first, the median
 
 
-def _generate(model: Qwen3NextForCausalLM, prompt: Tensor, tokens: int, label: str) -> Generation:
+def generate(model: Qwen3NextForCausalLM, prompt: Tensor, tokens: int, label: str) -> Generation:
     clock = _Clock(label, tokens)
     result = model.generate(
         prompt,
@@ -192,7 +192,7 @@ def _generate(model: Qwen3NextForCausalLM, prompt: Tensor, tokens: int, label: s
 
 
 @contextmanager
-def _own_fallback() -> Iterator[None]:
+def own_fallback() -> Iterator[None]:
     """Transformers' torch code itself: its functions hand over to packages that are installed, on any device."""
     wrapped = {name: function for name, function in vars(modeling).items() if inspect.isfunction(function)}
     own = {name: inspect.unwrap(function) for name, function in wrapped.items()}
@@ -206,13 +206,13 @@ def _own_fallback() -> Iterator[None]:
 def _compare_generations(model: Qwen3NextForCausalLM, prompt: Tensor, tokens: int) -> bool:
     print(f"1. Greedy generation of {tokens} tokens, Transformers' own fallback against strata_gdn")
     results = {}
-    for name, scope in (("Transformers", _own_fallback), ("strata_gdn", integration.enable)):
+    for name, scope in (("Transformers", own_fallback), ("strata_gdn", integration.enable)):
         with scope():
-            _generate(model, prompt[:, :64], 2, f"{name}, warming up")
+            generate(model, prompt[:, :64], 2, f"{name}, warming up")
             with launches() as ran:
-                results[name] = _generate(model, prompt, tokens, name)
+                results[name] = generate(model, prompt, tokens, name)
     theirs, ours = results["Transformers"], results["strata_gdn"]
-    compared = _common_prefix(theirs.tokens, ours.tokens)
+    compared = common_prefix(theirs.tokens, ours.tokens)
     # After the first token that differs the two read different texts.
     rows = slice(0, min(compared + 1, tokens))
     spread = theirs.logits[rows].max() - theirs.logits[rows].min()
@@ -249,7 +249,7 @@ def _compare_generations(model: Qwen3NextForCausalLM, prompt: Tensor, tokens: in
     return close
 
 
-def _common_prefix(left: list[int], right: list[int]) -> int:
+def common_prefix(left: list[int], right: list[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(left, right, strict=True)) if x != y), len(left))
 
 
@@ -392,7 +392,7 @@ def _roll_back_a_draft(model: Qwen3NextForCausalLM, prompt: Tensor) -> bool:
         logits, logs = _verify(model, drafted, draft)
         # Row t says what follows draft[t]; the prompt's last row says what comes first.
         choices = [right[0], *logits.argmax(-1).tolist()]
-        accepted = _common_prefix(draft, choices[:DRAFTED])
+        accepted = common_prefix(draft, choices[:DRAFTED])
         _keep(drafted, logs, accepted, DRAFTED)
     print(f"   Draft {draft}, the model's own choices {choices[:DRAFTED]}: {accepted} accepted")
     if accepted != ACCEPTED:
@@ -423,10 +423,10 @@ def _compare_with_the_cpu(model: Qwen3NextForCausalLM, prompt: Tensor, tokens: i
         "\n3. Every call of an op made on the CPU too, with the same inputs; the model goes on with the CPU's results\n"
         "   (precision exact; matrix products, attention and experts stay on one device: other devices have other bits)"
     )
-    own = _generate(model, prompt, tokens, "the ops on their device")
+    own = generate(model, prompt, tokens, "the ops on their device")
     cache = DynamicCache(config=model.config)
     with BesideTheCpu() as beside:
-        on_cpu = _generate(model, prompt, tokens, "the ops on the CPU too")
+        on_cpu = generate(model, prompt, tokens, "the ops on the CPU too")
         model(prompt, past_key_values=cache, logits_to_keep=1)
         _, logs = _verify(model, cache, own.tokens[:1] * DRAFTED)
         _keep(cache, logs, ACCEPTED, DRAFTED)
@@ -441,7 +441,7 @@ def _compare_with_the_cpu(model: Qwen3NextForCausalLM, prompt: Tensor, tokens: i
     )
     for failure in beside.failures[:SHOWN_FAILURES]:
         print(f"   {failure}")
-    same = _common_prefix(own.tokens, on_cpu.tokens)
+    same = common_prefix(own.tokens, on_cpu.tokens)
     print(f"   Tokens with the ops on either: {same} of {tokens} the same")
     return not beside.failures and same == tokens
 

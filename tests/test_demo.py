@@ -26,9 +26,9 @@ def _run(*words: str) -> int:
 def _small(monkeypatch, threads):
     """Both layer types, as few layers as have them, a short prompt."""
     torch.set_num_threads(1)
-    own = demo._prompt
+    own = demo.load_prompt
     monkeypatch.setitem(demo.MODEL, "num_hidden_layers", 4)
-    monkeypatch.setattr(demo, "_prompt", lambda device: own(device)[:, -100:])
+    monkeypatch.setattr(demo, "load_prompt", lambda device: own(device)[:, -100:])
 
 
 def test_passes(capsys):
@@ -65,7 +65,7 @@ def test_a_wrong_rollback_fails(op, capsys, monkeypatch):
 def _beside_the_cpu(tokens: int) -> bool:
     device = torch.device("cpu")
     with torch.inference_mode(), integration.enable(precision="exact"):
-        return demo._compare_with_the_cpu(demo._build_model(device), demo._prompt(device), tokens)
+        return demo._compare_with_the_cpu(demo.build_model(device), demo.load_prompt(device), tokens)
 
 
 def test_the_ops_beside_the_cpus(capsys):

@@ -30,9 +30,9 @@ class Decoding:
         from strata_gdn import demo
 
         self.demo = demo
-        self.model = demo._build_model(torch.device(device))
+        self.model = demo.build_model(torch.device(device))
         self.start = demo.DynamicCache(config=self.model.config)
-        prompt = demo._prompt(torch.device(device))[:, -PROMPT_BYTES:]
+        prompt = demo.load_prompt(torch.device(device))[:, -PROMPT_BYTES:]
         after_prompt = self.model(prompt, past_key_values=self.start, logits_to_keep=1).logits[0, -1]
         self.end = copy.deepcopy(self.start)
         self.logits = demo._continue(self.model, self.end, after_prompt, TOKENS)  # row t: after t tokens
@@ -54,7 +54,7 @@ class Decoding:
             ]
             logits, logs = self.demo._verify(self.model, cache, draft)
             choices = [int(rows[-1].argmax()), *logits.argmax(-1).tolist()]
-            accepted = self.demo._common_prefix(draft, choices[:drafted])
+            accepted = self.demo.common_prefix(draft, choices[:drafted])
             self.demo._keep(cache, logs, accepted, drafted)
             rows += logits[:accepted]
             rounds.append((drafted, accepted))

@@ -5,6 +5,8 @@ the registry's switches choose among, on the CPU every instruction set of the ma
 other memory of its arguments must have the bits of the plain call on the CPU; fresh results start as NaN, so that an
 element that is not written differs. Prompts are also held against float64 and a bound (bound.py). A call whose kernel
 is not the one that was asked for fails (check.py).
+
+`--logits` holds a whole model's next token against the exact one's instead (logit_check.py).
 """
 
 from __future__ import annotations
@@ -38,9 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="whose kernels (default cpu)")
     parser.add_argument("--op", nargs="+", choices=OPS, metavar="OP", help="only these ops (default: all)")
     parser.add_argument("--tokens", nargs="+", type=_count, metavar="T",
-                        help="lengths of the prompts (default: 1 to 4099)")  # fmt: skip
+                        help="lengths of the prompts (default: 1 to 4099; --logits: 600, 2048, 8192)")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, versions, command and all rows")
     parser.add_argument("--bench", action="store_true", help="times of the prompt's kernels in turn instead (cuda)")
+    parser.add_argument("--logits", action="store_true", help="a small model's next token by each lane instead")
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -48,6 +51,8 @@ def _check(args: argparse.Namespace) -> None:
         require_gpu()
     if args.bench and (args.device == "cpu" or args.op):
         raise UsageError("--bench needs --device cuda and takes no --op")
+    if args.logits and (args.bench or args.op):
+        raise UsageError("--logits takes neither --bench nor --op")
     require_folders(args.json)
 
 
@@ -61,6 +66,13 @@ def run(args: argparse.Namespace) -> int:
         from . import turns  # imports the benchmark's cases and peers, which a comparison has no use for
 
         return turns.run(args)
+    if args.logits:
+        try:
+            from . import logit_check  # imports Transformers, an optional package
+        except ImportError as error:
+            print(f"strata_gdn: {error}", file=sys.stderr)
+            return 2
+        return logit_check.run(args)
     device = torch.device(args.device)
     print(f"{_devices.name(device)} ({_devices.arch(device)}), torch {torch.__version__}")
     rows = []
