@@ -49,6 +49,18 @@ def _longest(x: Tensor, normalised: bool) -> Tensor:
     return torch.ones(*x.shape[:2], 1) if normalised else x.double().square().sum(-1).amax(-1, keepdim=True)
 
 
+def require_contraction(b: Tensor) -> None:
+    """Raises ValueError where a β‖k‖² reaches 2: from there on a token may enlarge the state, and every error in it."""
+    if b.numel() and not b.max() < 2.0:
+        raise ValueError(f"the bound holds for β‖k‖² below 2; got {b.max():.3f}")
+
+
+def rounded(size: Tensor, o: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bound of an output that is `size` away from `o` before it is rounded to its dtype."""
+    relative, absolute = OUTPUT_ROUNDOFF[dtype]
+    return size + relative * (o.abs() + size) + absolute
+
+
 def prompt(arguments: dict[str, Any], o: Tensor) -> tuple[Tensor, Tensor]:
     """Bounds of the difference from float64.
 
@@ -70,8 +82,7 @@ def prompt(arguments: dict[str, Any], o: Tensor) -> tuple[Tensor, Tensor]:
     n2 = (K / 32 + 6) / 4 + 3 if normalised else 0.0
     beta = beta.double()
     b = beta * _longest(k, normalised)
-    if not b.max() < 2.0:
-        raise ValueError(f"the bound holds for β‖k‖² below 2; got {b.max():.3f}")
+    require_contraction(b)
     alpha = g.double().exp()
     b, beta, alpha = (x[..., None] for x in (b, beta, alpha))  # [B, T, HV, 1], like v
     sizes = v.double().abs()
@@ -89,7 +100,5 @@ def prompt(arguments: dict[str, Any], o: Tensor) -> tuple[Tensor, Tensor]:
         R2 = alpha[:, t].square() * R2 + W2
         output[:, t] = (R2 + (m + n2 + 2) * M.square()).sqrt()
     output *= LAMBDA * FLOAT32_ROUNDOFF / math.sqrt(K) * _longest(q, normalised).sqrt()[..., None]
-    relative, absolute = OUTPUT_ROUNDOFF[v.dtype]
-    output += relative * (o.abs() + output) + absolute
     final = LAMBDA * FLOAT32_ROUNDOFF * R2.sqrt()
-    return output, final[..., None] if value_major else final[..., None, :]
+    return rounded(output, o, v.dtype), final[..., None] if value_major else final[..., None, :]
