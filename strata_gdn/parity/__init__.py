@@ -6,7 +6,9 @@ other memory of its arguments must have the bits of the plain call on the CPU; f
 element that is not written differs. Prompts are also held against float64 and a bound (bound.py). A call whose kernel
 is not the one that was asked for fails (check.py).
 
-`--logits` holds a whole model's next token against the exact one's instead (logit_check.py).
+With `--precision fp32` the chunked form instead, which has other bits: against the exact lane, and against float64 and
+a bound of its own (chunked.py).
+`--logits` holds a whole model's next token against the exact one's (logit_check.py).
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from .. import _devices
 from .._table import columns
 from ..bench.common import UsageError, require_folders, require_gpu
 from ..bench.record import write
+from . import chunked
 from .calls import CALLS
-from .check import Row, poisoned_memory, rows_of
+from .check import PROMPT, Row, poisoned_memory, rows_of
 from .prompts import TOKENS
 
 OPS = tuple(dict.fromkeys(name.split()[0] for name in CALLS))
@@ -39,8 +42,10 @@ def _count(text: str) -> int:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="whose kernels (default cpu)")
     parser.add_argument("--op", nargs="+", choices=OPS, metavar="OP", help="only these ops (default: all)")
+    parser.add_argument("--precision", choices=["exact", "fp32"], default="exact",
+                        help="fp32: prompts in the chunked form, against the exact lane and float64")  # fmt: skip
     parser.add_argument("--tokens", nargs="+", type=_count, metavar="T",
-                        help="lengths of the prompts (default: 1 to 4099; --logits: 600, 2048, 8192)")  # fmt: skip
+                        help="lengths of the prompts (default: 1 to 4099; fp32: to 32768; --logits: 600, 2048, 8192)")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, versions, command and all rows")
     parser.add_argument("--bench", action="store_true", help="times of the prompt's kernels in turn instead (cuda)")
     parser.add_argument("--logits", action="store_true", help="a small model's next token by each lane instead")
@@ -51,8 +56,10 @@ def _check(args: argparse.Namespace) -> None:
         require_gpu()
     if args.bench and (args.device == "cpu" or args.op):
         raise UsageError("--bench needs --device cuda and takes no --op")
-    if args.logits and (args.bench or args.op):
-        raise UsageError("--logits takes neither --bench nor --op")
+    if args.logits and (args.bench or args.op or args.precision == "fp32"):
+        raise UsageError("--logits takes neither --bench nor --op nor --precision")
+    if args.precision == "fp32" and (args.bench or args.op):
+        raise UsageError("--precision fp32 takes no --bench and no --op")
     require_folders(args.json)
 
 
@@ -76,10 +83,14 @@ def run(args: argparse.Namespace) -> int:
     device = torch.device(args.device)
     print(f"{_devices.name(device)} ({_devices.arch(device)}), torch {torch.__version__}")
     rows = []
+    if args.precision == "fp32":
+        parts = {f"{PROMPT}, fp32": chunked.rows_of(device, args.tokens or chunked.TOKENS)}
+    else:
+        parts = {op: rows_of(op, device, args.tokens or TOKENS) for op in args.op or OPS}
     with poisoned_memory():
-        for op in args.op or OPS:
-            of_op = list(rows_of(op, device, args.tokens or TOKENS))
-            print(f"\n{op}\n{_table(of_op) if of_op else f'  no kernel on {_devices.arch(device)}'}")
+        for title, made in parts.items():
+            of_op = list(made)
+            print(f"\n{title}\n{_table(of_op) if of_op else f'  no kernel on {_devices.arch(device)}'}")
             for row in of_op:
                 for failure in row.failures:
                     print(f"strata_gdn: {row.op}: {row.case}, {row.configured}: {failure}", file=sys.stderr)
@@ -95,7 +106,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _table(rows: Sequence[Row]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row.distances))
-    headings = [heading for name in names for heading in (f"{name} - float64", "of bound", "at")]
+    minuends = [name if " - " in name else f"{name} - float64" for name in names]
+    headings = [heading for name in minuends for heading in (name, "of bound", "at")]
     lines = [("case", "kernel", "checks", "failed", *headings)]
     for row in rows:
         cells = [row.case, row.configured, str(row.checks), str(len(row.failures))]

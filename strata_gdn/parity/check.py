@@ -50,11 +50,11 @@ class Row:
 
 
 @contextmanager
-def poisoned_memory() -> Iterator[None]:
-    """Uninitialised tensors, the extension's too, are full of NaN."""
+def poisoned_memory(poisoned: bool = True) -> Iterator[None]:
+    """Uninitialised tensors, the extension's too, are full of NaN; False: not, inside of a scope where they are."""
     before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
+    torch.use_deterministic_algorithms(poisoned)
+    torch.utils.deterministic.fill_uninitialized_memory = poisoned
     try:
         yield
     finally:

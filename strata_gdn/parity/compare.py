@@ -64,10 +64,10 @@ def distance(actual: Tensor, reference: Tensor, bound: Tensor) -> Distance:
 
     A value that is not finite is infinitely far from all but the same infinity, or another NaN.
     """
-    actual = actual.cpu().double()
+    actual = actual.to(reference.device).double()
     alike = (actual == reference) | (actual.isnan() & reference.isnan())
     difference = (actual - reference).abs().nan_to_num(nan=torch.inf, posinf=torch.inf).masked_fill(alike, 0.0)
-    used = torch.where(alike, 0.0, difference / bound)
+    used = torch.where(alike, 0.0, difference / bound).nan_to_num(nan=torch.inf, posinf=torch.inf)
     most = used.max()
     worst = int(difference.masked_fill(used < most, -1.0).flatten().argmax())
     largest = difference.max() / largest_value(reference)
