@@ -265,6 +265,18 @@ gated_rms_norm_kernel<float,4,false>                          128 x3   0+0      
 gated_rms_norm_kernel<float,4,true>                           128 x3   0+0         118  118  118  118  122  122  122
 gated_rms_norm_kernel<float,8,false>                          128 x3   0+0         119  116  114  114  118  122  126
 gated_rms_norm_kernel<float,8,true>                           128 x3   0+0         128  128  128  128  134  122  122
+chunk_prep_kernel<128>                                        256 x2   0+60416     128  128  128  128  128  128  128
+chunk_prep_kernel<256>                                        256 x2   0+93184     128  128  128  128  128  128  128
+chunk_prep_kernel<64>                                         256 x2   0+44032     128  128  128  128  128  128  128
+chunk_scan_kernel<128,1>                                      256 x1   0+67456     176  188  199  199  207  210  209
+chunk_scan_kernel<128,2>                                      256 x1   0+84224     230  236  255  255  255  255  255
+chunk_scan_kernel<128,3>                                      256 x1   0+100992    255  255  255  255  255  255  255
+chunk_scan_kernel<128,4>                                      256 x1   0+93184     246  254  255  255  255  255  255
+chunk_scan_kernel<256,1>                                      256 x1   0+125312    194  204  217  217  215  223  221
+chunk_scan_kernel<64,1>                                       256 x1   0+38528     178  186  197  197  205  221  219
+chunk_scan_kernel<64,2>                                       256 x1   0+51200     232  238  255  255  255  255  255
+chunk_scan_kernel<64,3>                                       256 x1   0+63872     255  255  255  255  255  255  255
+chunk_scan_kernel<64,4>                                       256 x1   0+60160     244  250  255  255  255  255  255
 layer_kernel<StepTraits<128,(TileAccess)0,true>,(StepMode)5>  256 x1   12352+4096  4    4    4    4    158  162  160
 layer_kernel<StepTraits<128,(TileAccess)1,true>,(StepMode)5>  256 x1   12352+4096  4    4    4    4    152  154  156
 layer_kernel<StepTraits<256,(TileAccess)0,true>,(StepMode)5>  256 x1   20544+2048  4    4    4    4    166  166  164
@@ -478,7 +490,8 @@ def test_a_result_is_kept_until_its_key_changes(
     toolkit: compiler.Toolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiler, "BUILD", tmp_path)
-    monkeypatch.setitem(compiler.SOURCES, "cuda", ["cuda/gdn_gates.cu"])
+    monkeypatch.setitem(compiler.SOURCES, "gpu", ["cuda/gdn_gates.cu"])
+    monkeypatch.setitem(compiler.SOURCES, "cuda", [])
     archs = compiler.architectures(toolkit)[:1]
     first = compiler.resources(toolkit, archs)
     assert {kernel.name.partition("<")[0] for kernel in first} == {"gdn_gates_kernel"}

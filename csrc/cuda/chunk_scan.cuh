@@ -20,7 +20,8 @@
 //   output        queries have been read; coefficients and gates have been; the next ones are there, and queries
 //   keys done     chain to output: the state is the chunk's, and the keys before the chunk's have been read
 //   coefficients  output to chain: the chunk's coefficients and gates are there, and D before it has been read
-//   corrections   both: D is complete, the chain has read coefficients and gates, the output group the state before the
+//   corrections   both, twice (racecheck of compute-sanitizer 2025.3 does not see the first): D is complete, the chain
+//   has read coefficients and gates, the output group the state before the
 //                 chunk; the next keys are there
 #pragma once
 
@@ -130,7 +131,7 @@ class ChunkScan {
   }
 
  private:
-  enum Barrier { kChain = 1, kOutput, kKeysDone, kCoefficients, kCorrections };
+  enum Barrier { kChain = 1, kOutput, kKeysDone, kCoefficients, kCorrections, kSeen };
 
   __device__ __forceinline__ void group_barrier() const {
     if (chain_) {
@@ -175,6 +176,7 @@ class ChunkScan {
     if (!chain_) {
       wait_for_copies();
       both_wait<kCorrections>();
+      both_wait<kSeen>();
       if (more) copy_queries(j + 1);
       if (more) next.load(*this, j + 1);
     }
@@ -190,6 +192,7 @@ class ChunkScan {
       store_words(&shared_.d[token()][across_ * Tr::n], sum);
       store_words(&shared_.r[token()][across_ * Tr::n], decayed);
       both_wait<kCorrections>();
+      both_wait<kSeen>();
       update(keys, last);
       group_barrier();
     } else {

@@ -17,13 +17,27 @@ STACK_BYTES = 0
 
 
 def launched(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """Without the kernels of architectures that are older than the registry's rows with their file's name ask for."""
+    """Without the kernels that the registry gives to no call: of architectures that are older than its rows with their
+    file's name ask for, and of a K whose blocks need more shared memory than the architecture has."""
     first_arch: dict[str, int] = {}
     for row in registry.kernels():
         found = re.fullmatch(r"sm_(\d+) or newer", row.architectures)
         for name in row.kernel.split(", ") if found else ():
             first_arch[name] = min(int(found[1]), first_arch.get(name, int(found[1])))
-    return [kernel for kernel in kernels if int(kernel.arch) >= first_arch.get(Path(kernel.source).stem, 0)]
+    return [
+        kernel
+        for kernel in kernels
+        if int(kernel.arch) >= first_arch.get(Path(kernel.source).stem, 0) and not _refused(kernel)
+    ]
+
+
+def _refused(kernel: Kernel) -> bool:
+    chunked = re.fullmatch(r"chunk_(?:prep|scan)_kernel<(\d+).*", kernel.name)
+    if chunked is None:
+        return False
+    return not registry.decide(
+        "gated_delta_rule", arch=f"sm_{kernel.arch}", k=int(chunked[1]), precision="fp32", env={}
+    )
 
 
 def broken(toolkit: Toolkit, kernels: Sequence[Kernel]) -> list[str]:
