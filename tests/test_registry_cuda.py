@@ -311,7 +311,7 @@ def test_why_the_chunked_form_does_not_run() -> None:
         ("idle card", why(tokens=PROMPT, h=2, hv=8)),
         ("shared memory", why(arch="sm_89", sms=128, tokens=PROMPT, k=256, chunked=2)),
         ("shared memory, ordered", why(arch="sm_89", sms=128, tokens=PROMPT, k=256, precision="fp32")),
-        ("exact", why(tokens=PROMPT, precision="exact")),
+        ("exact", why(tokens=PROMPT, precision="exact") + "."),
     ]
     assert_expected_inline(
         table(rows),
@@ -324,7 +324,7 @@ blocks: with GDN_CHUNKED=1 needs an SM for each of a sequence's blocks, and at l
 idle card: its blocks keep too few of the 132 SMs busy
 shared memory: a block needs 125312 bytes of shared memory; sm_89 gives it 101376
 shared memory, ordered: a block needs 125312 bytes of shared memory; sm_89 gives it 101376
-exact: computes in precision="fp32"; asked for is "exact\""""",
+exact: computes in precision="fp32"; asked for is "exact".""",
     )
 
 
