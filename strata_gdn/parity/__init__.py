@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", choices=["exact", "fp32"], default="exact",
                         help="fp32: prompts in the chunked form, against the exact lane and float64")  # fmt: skip
     parser.add_argument("--tokens", nargs="+", type=_count, metavar="T",
-                        help="lengths of the prompts (default: to 4099; fp32: 32768; --logits: 600, 2048, 8192)")  # fmt: skip
+                        help="lengths of the prompts (default: to 4099; fp32: 32768; --logits: 8192)")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, versions, command and all rows")
     parser.add_argument("--bench", action="store_true", help="times of the prompt's kernels in turn instead (cuda)")
     parser.add_argument("--logits", action="store_true", help="a small model's next token by each lane instead")

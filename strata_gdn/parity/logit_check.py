@@ -24,7 +24,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 
 import torch
-import torch.utils.deterministic
 from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
@@ -213,17 +212,16 @@ def _steady_model() -> Iterator[None]:
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    tf32 = torch.backends.cudnn.allow_tf32
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.allow_tf32 = False  # of the fallback's convolution; matrix products are float32 by default
     try:
-        with (
-            warnings.catch_warnings(),
-            torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False),
-            torch.inference_mode(),
-        ):
+        with warnings.catch_warnings(), torch.inference_mode():
             warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
             yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.backends.cudnn.allow_tf32 = tf32
 
 
 def run(args: argparse.Namespace) -> int:

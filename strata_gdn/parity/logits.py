@@ -6,10 +6,10 @@ With exact logits l and an arm's l + d, p = softmax(l) and q = softmax(l + d):
 
 What the contract says of a call of the fp32 lane, largest difference over largest value at most ε = 1e-4, is asked of
 the logits too: |d| ≤ ε L, L the largest logit. Then KL ≤ (2 ε L)² / 8 = (ε L)² / 2, which is the limit. It is an order
-for the whole model, not a consequence of the contract: a call that used all of its 1e-4 would break it, since the gated
-norm divides a head's output by its own size, often a hundredth of the largest one's. It is where it tells float32 from
-less: a chunked form in float32 is at 1e-4 to 1e-3 of the limit, q, k and v rounded to TF32's 11 bits are a thousand
-times and more above it (docs/parity.md).
+for the whole model and stricter than the contract, which does not imply it: the gated norm divides a head's output by
+its own size, so that a difference that is small beside the largest head's is large in a small one. It lies where it
+tells float32 from less: a chunked form in float32 is at about 2e-4 of it, q, k and v rounded to TF32's 11 bits are a
+thousand times above it and more (docs/parity.md has the numbers).
 """
 
 from __future__ import annotations
