@@ -258,8 +258,9 @@ def test_a_device_without_the_kernel(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_options_that_do_not_go_together(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--op", "gated_delta_rule") == 2
-    assert capsys.readouterr().err == "strata_gdn: --precision fp32 takes no --bench and no --op\n"
+    for more in (["--op", "gated_delta_rule"], ["--logits"]):
+        assert run(*more) == 2
+        assert capsys.readouterr().err == "strata_gdn: --precision fp32 takes none of --bench, --logits and --op\n"
 
 
 # The table
