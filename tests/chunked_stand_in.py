@@ -40,7 +40,7 @@ def gated_delta_rule(
     sequences = reference._num_sequences(batch, cu_seqlens)
     states = torch.zeros(sequences, HV, K, v.shape[-1])
     if initial_state is not None:
-        states = reference._kv(initial_state, state_layout).clone()
+        states = reference._kv(initial_state, state_layout).clone(memory_format=torch.contiguous_format)
     o = torch.zeros_like(v)
     for n, (row, span) in enumerate(reference._sequences(batch, tokens, cu_seqlens)):
         for begin in range(span.start, span.stop, TOKENS):
