@@ -258,10 +258,10 @@ def test_what_this_machine_cannot_do(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_every_switch_of_the_gpus_kernels_is_tried() -> None:
-    """On every architecture, the switch apart that is no kernel's own."""
+    """On every architecture, those apart that are no kernel's own or that ask for another precision's bits."""
     for arch in ("sm_75", "sm_80", "sm_90", "sm_120"):
         for op in parity.OPS:
-            read = set(registry.switches_read(op, arch)) - {"GDN_EMULATE"}
+            read = set(registry.switches_read(op, arch)) - {"GDN_EMULATE", "GDN_CHUNKED"}
             assert read <= set(GPU_SWITCHES)
             tried = choices(op, arch)
             assert all(set(switches) == read for switches in tried)
@@ -337,6 +337,11 @@ def test_every_cuda_kernel_is_launched(every_cuda_kernel: Any) -> None:
     kernels, instances = set(), set()
     for made in every_cuda_kernel.every_call():
         shape, arguments = shape_of(made.arguments), made.arguments
+        if arguments.get("precision") == "fp32":
+            decision = registry.decide(made.op, arch="sm_90", sms=132, **shape, precision="fp32", env={})
+            kernels.add(decision.kernel)
+            instances.add((decision.kernel, shape["k"], arguments["q"].dtype, decision.config["heads"]))
+            continue
         for switches in choices(made.op, "sm_90"):
             decision = registry.decide(made.op, arch="sm_90", sms=132, **shape, env=switches)
             kernels.add(decision.kernel)
@@ -357,14 +362,17 @@ def test_every_cuda_kernel_is_launched(every_cuda_kernel: Any) -> None:
     wanted |= {
         (kernel, K, dtype, (*how, off)) for kernel, K, how in shapes for dtype in DTYPES for off in (False, True)
     }
+    chunked = [(K, heads) for K in (64, 128) for heads in "1234"] + [(256, "1")]
+    wanted |= {("chunk_fp32", K, dtype, heads) for K, heads in chunked for dtype in DTYPES}
     assert wanted <= instances
 
 
 def test_the_sanitizers_calls_can_be_made(every_cuda_kernel: Any) -> None:
     """On the CPU; slots that are skipped, branches and odd addresses are among them."""
     made = list(every_cuda_kernel.every_call())
-    for one in made:
-        one.run()
+    assert {one.arguments.get("precision") for one in made} == {None, "exact", "fp32"}
+    for one in made:  # the CPU has the exact lane alone
+        type(one)(one.op, one.arguments | ({"precision": "exact"} if "precision" in one.arguments else {})).run()
     on_states = [one.arguments for one in made if "state_indices" in one.arguments]
     assert sum(bool((x["state_indices"] < 0).any()) for x in on_states) > len(every_cuda_kernel.STATES)
     assert any(x.get("parents") is not None for x in on_states)

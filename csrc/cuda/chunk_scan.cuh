@@ -366,6 +366,7 @@ class ChunkScan {
         }
       }
     }
+    if constexpr (Tr::quads == 1) sync_warp();  // both halves have read what one of them writes
     if (Tr::quads == 1 && half != 0) return;
 #pragma unroll
     for (int q = 0; q < Tr::kept; ++q) {
