@@ -56,10 +56,10 @@ def _check(args: argparse.Namespace) -> None:
         require_gpu()
     if args.bench and (args.device == "cpu" or args.op):
         raise UsageError("--bench needs --device cuda and takes no --op")
-    if args.logits and (args.bench or args.op or args.precision == "fp32"):
-        raise UsageError("--logits takes neither --bench nor --op nor --precision")
-    if args.precision == "fp32" and (args.bench or args.op):
-        raise UsageError("--precision fp32 takes no --bench and no --op")
+    if args.precision == "fp32" and (args.bench or args.op or args.logits):
+        raise UsageError("--precision fp32 takes none of --bench, --logits and --op")
+    if args.logits and (args.bench or args.op):
+        raise UsageError("--logits takes neither --bench nor --op")
     require_folders(args.json)
 
 
