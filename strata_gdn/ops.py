@@ -24,8 +24,8 @@ What all of them share:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ from . import _fakes
 HeadMap = Literal["grouped", "tiled"]
 StateLayout = Literal["kv", "vk"]
 Precision = Literal["auto", "exact", "fp32", "fast"]
+Result = TypeVar("Result")
 
 __all__ = [
     "causal_conv1d",
@@ -76,6 +77,21 @@ _gdn_gates = _ops.gdn_gates.default
 _gated_rms_norm = _ops.gated_rms_norm.default
 _gdn_decode_layer_ = _ops.gdn_decode_layer_.default
 _gdn_verify_layer = _ops.gdn_verify_layer.default
+
+
+def _ordered(op: Callable[..., Result], *arguments: Tensor | None, **options: Any) -> Result:
+    """A call with precision="fp32", whose work buffer nothing can stand in for.
+
+    Raises:
+        torch.OutOfMemoryError: torch's allocator refused it. (The op itself raises RuntimeError: the stable interface
+            between an extension and torch knows no other.)
+    """
+    try:
+        return op(*arguments, **options)
+    except RuntimeError as error:
+        if "no memory for a tensor" in str(error):
+            raise torch.OutOfMemoryError(str(error)) from error
+        raise
 
 
 def _forward_only(op: str, *inputs: Tensor | None) -> None:
@@ -174,16 +190,11 @@ def gated_delta_rule(
         o [B, T, HV, V] in q's dtype, and final_state, float32, in initial_state's shape.
     """
     _forward_only("gated_delta_rule", q, k, v, g, beta, initial_state)
-    return _gated_delta_rule(
-        q,
-        k,
-        v,
-        g,
-        beta,
-        initial_state,
-        cu_seqlens,
-        **_options(scale, qk_l2norm, l2_eps, head_map, state_layout, precision),
-    )
+    arguments = q, k, v, g, beta, initial_state, cu_seqlens
+    options = _options(scale, qk_l2norm, l2_eps, head_map, state_layout, precision)
+    if precision == "fp32":
+        return _ordered(_gated_delta_rule, *arguments, **options)
+    return _gated_delta_rule(*arguments, **options)
 
 
 def gated_delta_rule_(
@@ -220,18 +231,12 @@ def gated_delta_rule_(
         o [B, T, HV, V] in q's dtype.
     """
     _forward_only("gated_delta_rule_", q, k, v, g, beta, state)
-    o = _gated_delta_rule_(
-        q,
-        k,
-        v,
-        g,
-        beta,
-        state,
-        state_indices,
-        cu_seqlens,
-        has_initial_state,
-        **_options(scale, qk_l2norm, l2_eps, head_map, state_layout, precision),
-    )
+    arguments = q, k, v, g, beta, state, state_indices, cu_seqlens, has_initial_state
+    options = _options(scale, qk_l2norm, l2_eps, head_map, state_layout, precision)
+    if precision == "fp32":
+        o = _ordered(_gated_delta_rule_, *arguments, **options)
+    else:
+        o = _gated_delta_rule_(*arguments, **options)
     _written(state)
     return o
 

@@ -9,6 +9,8 @@ import torch
 from cases import Heads, index, layer, logs, recurrence, state_pool, window_pool
 from torch import Tensor
 
+from strata_gdn import ops as wrappers
+
 ops = torch.ops.strata_gdn
 HEADS = Heads(2, 4, 64, 64)
 
@@ -123,3 +125,26 @@ def test_no_memory_says_for_what() -> None:
     huge = torch.zeros(1, 64).expand(2**42, 64)
     with pytest.raises(RuntimeError, match=r"no memory for a tensor of shape \[4398046511104, 64\], float32"):
         ops.qk_l2norm(huge, torch.zeros(1, 64))
+
+
+@pytest.mark.parametrize("op", ["gated_delta_rule", "gated_delta_rule_"])
+def test_a_refused_work_buffer_is_torchs_own_error(monkeypatch: pytest.MonkeyPatch, op: str) -> None:
+    """Where precision="fp32" orders the kernel that needs one; other errors stay what they are."""
+    rows = torch.zeros(1, 2, 1, 64)
+    gates = torch.zeros(1, 2, 1)
+    state = torch.zeros(1, 1, 64, 64)
+    message = "strata_gdn: no memory for a tensor of shape [4398046511104], float32"
+
+    def refused(*arguments: object, **options: object) -> None:
+        assert options["precision"] == "fp32"
+        raise RuntimeError(message)
+
+    with pytest.raises(ValueError, match="is not available on cpu"):
+        getattr(wrappers, op)(rows, rows, rows, gates, gates, state, precision="fp32")
+    monkeypatch.setattr(wrappers, f"_{op}", refused)
+    with pytest.raises(torch.OutOfMemoryError, match="no memory for a tensor"):
+        getattr(wrappers, op)(rows, rows, rows, gates, gates, state, precision="fp32")
+    message = "another"
+    with pytest.raises(RuntimeError, match="another") as other:
+        getattr(wrappers, op)(rows, rows, rows, gates, gates, state, precision="fp32")
+    assert not isinstance(other.value, torch.OutOfMemoryError)
