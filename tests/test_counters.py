@@ -50,6 +50,7 @@ def test_a_verify_that_writes_a_state_fails(monkeypatch, capsys, tmp_path, state
     stored = counters.written_by_verify(chosen[0]) + state_bytes
     page = raw_page(("verify", stored / counters.SECTOR_BYTES), ("spin_kernel", 0))
     monkeypatch.setattr(counters, "select", lambda cases, names: chosen)
+    monkeypatch.setattr(counters.shutil, "which", lambda program: program)
     monkeypatch.setattr(counters._devices, "describe", lambda device: {"device": "none"})
 
     def ncu(command: list[str], check: bool) -> None:
@@ -58,3 +59,14 @@ def test_a_verify_that_writes_a_state_fails(monkeypatch, capsys, tmp_path, state
     monkeypatch.setattr(counters.subprocess, "run", ncu)
     assert counters.main(["--case", "decode verify", "--json", str(tmp_path / "record.json")]) == (state_bytes > 0)
     assert ("too many" if state_bytes else "ok") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("case", "message"), [("nothing", "is in no case's name"), ("decode step", "no ncu (Nsight Compute) on the PATH")]
+)
+def test_what_it_cannot_do(monkeypatch, capsys, case: str, message: str) -> None:
+    monkeypatch.setattr(counters.shutil, "which", lambda program: None)
+    with pytest.raises(SystemExit) as stopped:
+        counters.main(["--case", case])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err

@@ -336,7 +336,13 @@ def test_a_card_of_unknown_size_keeps_the_exact_kernels() -> None:
 def test_an_order_is_not_served_by_another_precision() -> None:
     refused = registry.decide("gated_delta_rule", arch="sm_89", sms=128, tokens=PROMPT, k=256, precision="fp32", env={})
     assert not refused
-    assert "chunk_fp32: a block needs 125312 bytes of shared memory; sm_89 gives it 101376" in refused.reason
+    assert refused.reason == "a block needs 125312 bytes of shared memory; sm_89 gives it 101376"
+    older = registry.decide("gated_delta_rule", arch="sm_75", sms=72, tokens=PROMPT, precision="fp32", env={})
+    assert older.reason == (
+        "no kernel of this build serves gated_delta_rule on sm_75: needs sm_80 or newer; this is sm_75"
+    )
+    refused_exact = registry.decide("gated_delta_rule", arch="sm_90", sms=132, k=96, precision="exact", env={})
+    assert refused_exact.reason == "K must be 64, 128 or 256; got 96"
 
 
 @pytest.mark.parametrize(("k", "group", "heads", "columns"), [

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from strata_gdn import _devices
 from strata_gdn.bench import decode
 from strata_gdn.bench.case import Case
 from strata_gdn.bench.cases import CASES
-from strata_gdn.bench.common import select
+from strata_gdn.bench.common import UsageError, select
 
 METRICS = {
     "microseconds": "gpu__time_duration.sum",
@@ -98,7 +99,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the record goes")
     parser.add_argument("--profiled", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    cases = select(CASES, args.case)
+    try:
+        cases = select(CASES, args.case)
+    except UsageError as error:
+        parser.error(str(error))
+    if shutil.which("ncu") is None:
+        parser.error("there is no ncu (Nsight Compute) on the PATH")
     if args.profiled:
         profiled(cases)
         return 0

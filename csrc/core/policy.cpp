@@ -420,6 +420,11 @@ bool has_lane(Op op, Vendor vendor, Precision lane) {
                      [&](const Entry& row) { return row.op == op && row.vendor == vendor && row.lane == lane; });
 }
 
+// Not taken because it computes in another precision than the ordered one, which other rows have: they decide.
+bool in_another_lane(Cause cause, const Request& request, Arch seen) {
+  return cause == Cause::precision && has_lane(request.op, seen.vendor, request.precision);
+}
+
 std::string available_precisions(Op op, Vendor vendor) {
   std::vector<std::string_view> words = {"\"auto\""};
   constexpr std::pair<Precision, std::string_view> kLanes[] = {
@@ -458,7 +463,7 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
              ", which cannot run it";
     case Cause::isa: return lacks_isa_words(real.number, overrides);
     case Cause::precision:
-      if (has_lane(request.op, seen.vendor, request.precision)) {
+      if (in_another_lane(cause, request, seen)) {
         return "computes in precision=\"" + std::string(name(row.lane)) + "\"; asked for is \"" +
                name(request.precision) + "\"";
       }
@@ -608,8 +613,9 @@ Decision decide(const Request& request, const Device& device, const Overrides& o
   for (size_t i = kFirstRow[static_cast<size_t>(seen.vendor)]; i < kRows && kTable[i].vendor == seen.vendor; ++i) {
     const Entry& row = kTable[i];
     if (row.op != request.op) continue;
-    decision.cause = unmet(row, request, device, seen, real, overrides);
-    if (decision.cause == Cause::none) {
+    const Cause cause = unmet(row, request, device, seen, real, overrides);
+    if (!in_another_lane(cause, request, seen)) decision.cause = cause;
+    if (cause == Cause::none) {
       decision.kernel = row.kernel;
       decision.reason = row.measured;
       decision.row = static_cast<int32_t>(i);
@@ -621,8 +627,7 @@ Decision decide(const Request& request, const Device& device, const Overrides& o
       return decision;
     }
     if (rejected) {
-      rejected->push_back(
-          {row.kernel, decision.cause, describe(decision.cause, row, request, device, seen, real, overrides)});
+      rejected->push_back({row.kernel, cause, describe(cause, row, request, device, seen, real, overrides)});
     }
   }
   decision.reason = static_words(decision.cause);
@@ -652,11 +657,10 @@ std::string explain(const Request& request, const Device& device, const Override
   }
   std::vector<Rejected> rejected;
   decide(request, device, overrides, &rejected);
-  if (!is_of_device(decision.cause)) {  // what the device cannot run anyway is beside the point
-    rejected.erase(
-        std::remove_if(rejected.begin(), rejected.end(), [](const Rejected& r) { return is_of_device(r.cause); }),
-        rejected.end());
-  }
+  const auto beside_the_point = [&](const Rejected& r) {  // what the device cannot run anyway, or was not asked for
+    return (is_of_device(r.cause) && !is_of_device(decision.cause)) || in_another_lane(r.cause, request, seen);
+  };
+  rejected.erase(std::remove_if(rejected.begin(), rejected.end(), beside_the_point), rejected.end());
   const auto differs = [&](const Rejected& r) { return r.reason != rejected.front().reason; };
   std::string why;
   if (!rejected.empty() && std::none_of(rejected.begin(), rejected.end(), differs)) {
