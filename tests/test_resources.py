@@ -276,7 +276,7 @@ chunk_scan_kernel<256,1>                                      256 x1   0+125312 
 chunk_scan_kernel<64,1>                                       256 x1   0+38528     178  186  197  197  205  221  219
 chunk_scan_kernel<64,2>                                       256 x1   0+51200     232  238  255  255  255  255  255
 chunk_scan_kernel<64,3>                                       256 x1   0+63872     255  255  255  255  255  255  255
-chunk_scan_kernel<64,4>                                       256 x1   0+60160     244  250  255  255  255  255  255
+chunk_scan_kernel<64,4>                                       256 x1   0+60160     244  254  255  255  255  255  255
 layer_kernel<StepTraits<128,(TileAccess)0,true>,(StepMode)5>  256 x1   12352+4096  4    4    4    4    158  162  160
 layer_kernel<StepTraits<128,(TileAccess)1,true>,(StepMode)5>  256 x1   12352+4096  4    4    4    4    152  154  156
 layer_kernel<StepTraits<256,(TileAccess)0,true>,(StepMode)5>  256 x1   20544+2048  4    4    4    4    166  166  164

@@ -271,8 +271,12 @@ void test_errors_of_a_launch() {
         require("gated_delta_rule", request(Op::gated_delta_rule), on("sm_75"), with({{"GDN_EMULATE", "sm_70"}}));
       },
       "gated_delta_rule: no kernel of this build serves gated_delta_rule on sm_70: step: needs sm_75 or newer; this is "
-      "sm_70; rec_keyhead: needs sm_80 or newer; this is sm_70; rec_columns: needs sm_75 or newer; this is sm_70; "
-      "GDN_EMULATE=sm_70 in place of sm_75");
+      "sm_70; chunk_fp32: needs sm_80 or newer; this is sm_70; rec_keyhead: needs sm_80 or newer; this is sm_70; "
+      "rec_columns: needs sm_75 or newer; this is sm_70; GDN_EMULATE=sm_70 in place of sm_75");
+  expect_throw<std::runtime_error>(
+      [&] { require("gated_delta_rule", request(Op::gated_delta_rule, Precision::fp32), on("sm_75"), none); },
+      "gated_delta_rule: no kernel of this build serves gated_delta_rule on sm_75: needs sm_80 or newer; this is "
+      "sm_75");
   expect_throw<std::runtime_error>(
       [&] { require("gdn_gates", request(Op::gates), on("gfx90a"), none); },
       "gdn_gates: no kernel of this build serves gdn_gates on gfx90a: needs gfx1030 or newer; this is gfx90a");
@@ -301,9 +305,19 @@ void test_rejected_kernels() {
   Request prompt = request(Op::gated_delta_rule);
   prompt.tokens = 17;
   expect(std::string(decide(prompt, on("sm_75"), Overrides{}, &rejected).kernel), "rec_columns");
-  assert(rejected.size() == 2);
+  assert(rejected.size() == 3);
   expect(rejected[0].reason, "takes at most 16 tokens a sequence; this is T=17");
-  expect(rejected[1].reason, "needs sm_80 or newer; this is sm_75");
+  for (const size_t i : {1, 2}) expect(rejected[i].reason, "needs sm_80 or newer; this is sm_75");
+
+  rejected.clear();
+  Request refused = request(Op::gated_delta_rule);
+  refused.tokens = 2048;
+  refused.work_buffer = false;
+  const Overrides chunked = with({{"GDN_CHUNKED", "2"}});
+  expect(std::string(decide(refused, on("sm_90"), chunked, &rejected).kernel), "rec_keyhead");
+  expect(rejected.back().reason, "the allocator refused its work buffer");
+  refused.work_buffer = true;
+  expect(std::string(decide(refused, on("sm_90"), chunked).kernel), "chunk_fp32");
 }
 
 void test_environment() {
