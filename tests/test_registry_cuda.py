@@ -339,7 +339,8 @@ def test_an_order_is_not_served_by_another_precision() -> None:
     assert refused.reason == "a block needs 125312 bytes of shared memory; sm_89 gives it 101376"
     older = registry.decide("gated_delta_rule", arch="sm_75", sms=72, tokens=PROMPT, precision="fp32", env={})
     assert older.reason == (
-        "no kernel of this build serves gated_delta_rule on sm_75: needs sm_80 or newer; this is sm_75"
+        'no kernel of this build serves gated_delta_rule on sm_75 with precision="fp32": '
+        "needs sm_80 or newer; this is sm_75"
     )
     refused_exact = registry.decide("gated_delta_rule", arch="sm_90", sms=132, k=96, precision="exact", env={})
     assert refused_exact.reason == "K must be 64, 128 or 256; got 96"

@@ -669,7 +669,10 @@ std::string explain(const Request& request, const Device& device, const Override
     for (const Rejected& r : rejected) why += (why.empty() ? "" : "; ") + std::string(r.kernel) + ": " + r.reason;
   }
   if (decision.cause != Cause::no_row && decision.cause != Cause::architecture) return why;
-  return "no kernel of this build serves " + where + (why.empty() ? "" : ": " + why) + emulation;
+  const std::string order = request.precision == Precision::automatic
+                                ? ""
+                                : " with precision=\"" + std::string(name(request.precision)) + "\"";
+  return "no kernel of this build serves " + where + order + (why.empty() ? "" : ": " + why) + emulation;
 }
 
 Decision require(const char* op_name, const Request& request, const Device& device, const Overrides& overrides) {
