@@ -269,19 +269,36 @@ bool keyhead_pays(const Request& request, const Device& device, Arch seen) {
          token_cost(*cheapest(false, request, device, seen), request, device, seen);
 }
 
-// Blocks of the chunked scan that one sequence has.
-int64_t chunk_blocks(const Request& request, int heads) {
-  return request.value_heads / heads * (request.value_dim / chunk::block_columns(heads));
+// Value heads of a block of the chunked scan; 0: there is no key head.
+int chunk_heads(const Request& request) {
+  return request.key_heads > 0 ? chunk::block_heads(request.key_dim, request.value_heads / request.key_heads) : 0;
+}
+
+int64_t chunk_shared_bytes(const Request& request) {
+  return chunk::scan_shared_bytes(request.key_dim, chunk_heads(request));
 }
 
 // Whether the chunked form is expected to win: a sequence's blocks are on the card at once (a multiprocessor has room
 // for one), and all blocks keep most of it busy.
-Cause chunk_loses(const Request& request, const Device& device, int heads) {
+Cause chunk_loses(const Request& request, const Device& device) {
   constexpr double most = 0.75;
-  if (request.tokens < kChunkedTokens) return Cause::few_tokens;
-  const int64_t blocks = chunk_blocks(request, heads);
+  const int heads = chunk_heads(request);
+  const int64_t blocks = request.value_heads / heads * (request.value_dim / chunk::block_columns(heads));
   if (device.sms < kChunkedSms || blocks > device.sms) return Cause::few_sms;
   return static_cast<double>(request.sequences * blocks) < most * device.sms ? Cause::idle_card : Cause::none;
+}
+
+// Why the chunked form does not serve a request: an order asks for it whatever it costs, a switch from so many tokens
+// on and, with GDN_CHUNKED=1, where it wins.
+Cause chunk_unmet(const Request& request, const Device& device, Arch seen, const Overrides& overrides) {
+  const bool ordered = request.precision == kFp32;
+  const int32_t chunked = effective(overrides, Switch::chunked, &seen).number;
+  if (chunk_heads(request) == 0) return Cause::head_group;
+  if (!ordered && (chunked == kUnset || chunked == 0)) return Cause::switched_off;
+  if (chunk_shared_bytes(request) > shared_bytes(device, seen)) return Cause::shared_memory;
+  if (!ordered && request.tokens < kChunkedTokens) return Cause::few_tokens;
+  const Cause loses = !ordered && chunked == 1 ? chunk_loses(request, device) : Cause::none;
+  return loses != Cause::none ? loses : request.work_buffer ? Cause::none : Cause::work_buffer;
 }
 
 // Columns of a block of the kernels that hold a head's state in warps' tiles: 2048 / K columns a warp, four warps, or
@@ -330,7 +347,7 @@ void configure(const Entry& row, const Request& request, const Device& device, A
     decision->columns = shape->columns;
   }
   if (row.reads & kReadsChunked) {
-    decision->heads = chunk::block_heads(request.key_dim, request.value_heads / request.key_heads);
+    decision->heads = chunk_heads(request);
     decision->columns = chunk::block_columns(decision->heads);
   }
   const auto columns = [&](bool split) { return static_cast<int32_t>(block_columns(request, split)); };
@@ -378,18 +395,7 @@ Cause unmet(const Entry& row, const Request& request, const Device& device, Arch
     }
   }
   if (row.reads & kReadsChunked) {
-    const bool ordered = request.precision == row.lane;
-    const int32_t chunked = effective(overrides, Switch::chunked, &seen).number;
-    const int heads =
-        request.key_heads > 0 ? chunk::block_heads(request.key_dim, request.value_heads / request.key_heads) : 0;
-    if (heads == 0) return Cause::head_group;
-    if (!ordered && (chunked == kUnset || chunked == 0)) return Cause::switched_off;
-    if (chunk::scan_shared_bytes(request.key_dim, heads) > shared_bytes(device, seen)) return Cause::shared_memory;
-    if (!ordered && chunked == 1) {
-      if (const Cause loses = chunk_loses(request, device, heads); loses != Cause::none) return loses;
-    }
-    if (!ordered && request.tokens < kChunkedTokens) return Cause::few_tokens;
-    if (!request.work_buffer) return Cause::work_buffer;
+    if (const Cause cause = chunk_unmet(request, device, seen, overrides); cause != Cause::none) return cause;
   }
   if ((row.reads & bit(Switch::step)) && effective(overrides, Switch::step, &seen).number == 0) {
     return Cause::switched_off;
@@ -524,10 +530,8 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
              (device.sms > 0 ? "this card has " + std::to_string(device.sms)
                              : std::string("how many there are is not known"));
     case Cause::shared_memory:
-      return "a block needs " +
-             std::to_string(chunk::scan_shared_bytes(
-                 request.key_dim, chunk::block_heads(request.key_dim, request.value_heads / request.key_heads))) +
-             " bytes of shared memory; " + name(seen) + " gives it " + std::to_string(shared_bytes(device, seen));
+      return "a block needs " + std::to_string(chunk_shared_bytes(request)) + " bytes of shared memory; " + name(seen) +
+             " gives it " + std::to_string(shared_bytes(device, seen));
     case Cause::work_buffer: return "the allocator refused its work buffer";
     case Cause::idle_card:
       if (row.reads & kReadsChunked)

@@ -11,7 +11,7 @@ namespace gdn::gpu {
 namespace {
 
 template <class Tr>
-const char* launch_prep(const ChunkPrepParams& params, void* stream) {
+const char* launch_prep(const ChunkParams& params, void* stream) {
   constexpr int shared_bytes = chunk_prep_shared_bytes<Tr>;
   if (const char* refused = allow_shared_memory(chunk_prep_kernel<Tr>, shared_bytes)) return refused;
   const dim3 grid(static_cast<unsigned>(params.window.count), static_cast<unsigned>(params.p.heads.key_heads));
@@ -19,7 +19,7 @@ const char* launch_prep(const ChunkPrepParams& params, void* stream) {
 }
 
 template <class Tr>
-const char* launch_scan(const ChunkScanParams& params, void* stream) {
+const char* launch_scan(const ChunkParams& params, void* stream) {
   constexpr int shared_bytes = chunk_scan_shared_bytes<Tr>;
   static_assert(shared_bytes == chunk::scan_shared_bytes(Tr::K, Tr::heads),
                 "the registry counts on this much shared memory");
@@ -65,15 +65,15 @@ const char* chunk_fp32(const RecurrenceParams& params, const ChunkLaunch& how, v
   int64_t first = 0;
   do {  // where there is no chunk, states are still to be written
     const ChunkWindow window = {first, std::min(how.window_chunks, chunks - first), layout, how.work};
+    const ChunkParams some = {params, window, how.packed_rows};
     if (window.count > 0) {
-      const char* refused = with_key_dim(params.heads.key_dim, [&](auto K) {
-        return launch_prep<ChunkPrepTraits<decltype(K)::value>>({params, window, how.packed_rows}, stream);
-      });
+      const char* refused = with_key_dim(
+          params.heads.key_dim, [&](auto K) { return launch_prep<ChunkPrepTraits<decltype(K)::value>>(some, stream); });
       if (refused != nullptr) return refused;
     }
     const char* refused = with_scan_shape(params.heads.key_dim, how.heads, [&](auto K, auto heads) {
       using Traits = ChunkScanTraits<decltype(K)::value, decltype(heads)::value>;
-      return launch_scan<Traits>({params, window, how.packed_rows}, stream);
+      return launch_scan<Traits>(some, stream);
     });
     if (refused != nullptr) return refused;
     first += how.window_chunks;

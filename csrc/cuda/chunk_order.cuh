@@ -14,6 +14,12 @@ struct ChunkWindow {
   float* work;  // layout.floats a chunk
 };
 
+struct ChunkParams {
+  RecurrenceParams p;
+  ChunkWindow window;
+  bool packed_rows;  // every row of q, k and v starts on a 16-byte boundary
+};
+
 // The chunks of one sequence: number `first` + j `step` for j in [0, count).
 struct SequenceChunks {
   SequenceRows rows;
@@ -38,12 +44,8 @@ __device__ __forceinline__ bool find_packed(const SequenceShape& shape, Stop sto
   for (int64_t base = 0; base < shape.sequences; base += kWarp) {
     const int64_t i = base + lane;
     const bool exists = i < shape.sequences;
-    const auto bound_at = [&](int64_t at) {
-      const int64_t raw = index_at(shape.cu_seqlens, at * shape.cu_seqlens.stride[0]);
-      return raw < 0 ? int64_t{0} : raw > shape.tokens ? shape.tokens : raw;
-    };
-    if (base == 0) end_before = bound_at(0);
-    int64_t end = exists ? bound_at(i + 1) : 0;
+    if (base == 0) end_before = bound_at(shape, 0);
+    int64_t end = exists ? bound_at(shape, i + 1) : 0;
     for (int distance = 1; distance < kWarp; distance *= 2) {  // the largest bound so far
       const int64_t other = shuffle(end, lane >= distance ? lane - distance : lane);
       end = other > end ? other : end;

@@ -208,14 +208,8 @@ __device__ __forceinline__ void substitute(float (*s_triangle)[Tr::triangle_stri
   for (int i = 0; i < Tr::C; ++i) coefficients[i * Tr::C + lane] = s_triangle[i][lane];
 }
 
-struct ChunkPrepParams {
-  RecurrenceParams p;
-  ChunkWindow window;
-  bool packed_rows;  // every row of q, k and v starts on a 16-byte boundary
-};
-
 template <class Tr>
-__global__ void __launch_bounds__(Tr::threads, 2) chunk_prep_kernel(const __grid_constant__ ChunkPrepParams params) {
+__global__ void __launch_bounds__(Tr::threads, 2) chunk_prep_kernel(const __grid_constant__ ChunkParams params) {
   extern __shared__ float4 s_memory[];
   ChunkPrepShared<Tr>& shared = *reinterpret_cast<ChunkPrepShared<Tr>*>(s_memory);
   const RecurrenceParams& p = params.p;

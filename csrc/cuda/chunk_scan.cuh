@@ -20,8 +20,7 @@
 //   output        queries have been read; coefficients and gates have been; the next ones are there, and queries
 //   keys done     chain to output: the state is the chunk's, and the keys before the chunk's have been read
 //   coefficients  output to chain: the chunk's coefficients and gates are there, and D before it has been read
-//   corrections   both, twice (racecheck of compute-sanitizer 2025.3 does not see the first): D is complete, the chain
-//   has read coefficients and gates, the output group the state before the
+//   corrections   both: D is complete, the chain has read coefficients and gates, the output group the state before the
 //                 chunk; the next keys are there
 #pragma once
 
@@ -70,16 +69,10 @@ struct ChunkScanShared {
 template <class Tr>
 constexpr int chunk_scan_shared_bytes = static_cast<int>(sizeof(ChunkScanShared<Tr>));
 
-struct ChunkScanParams {
-  RecurrenceParams p;
-  ChunkWindow window;
-  bool packed_rows;  // every row of q, k and v starts on a 16-byte boundary
-};
-
 template <class Tr>
 class ChunkScan {
  public:
-  __device__ ChunkScan(const ChunkScanParams& params, ChunkScanShared<Tr>& shared)
+  __device__ ChunkScan(const ChunkParams& params, ChunkScanShared<Tr>& shared)
       : params_(params),
         shared_(shared),
         thread_(static_cast<int>(threadIdx.x) % Tr::group_threads),
@@ -149,6 +142,12 @@ class ChunkScan {
     named_barrier<id, Tr::threads>();
   }
 
+  // Twice: racecheck of compute-sanitizer 2025.3 does not see the first.
+  __device__ __forceinline__ void meet_for_corrections() const {
+    both_wait<kCorrections>();
+    both_wait<kSeen>();
+  }
+
   __device__ __forceinline__ void walk(int64_t j) {
     const bool more = j + 1 < end_;
     const float (*keys)[Tr::K] = shared_.k[(j - begin_) % 2];
@@ -175,8 +174,7 @@ class ChunkScan {
     Coefficients next;
     if (!chain_) {
       wait_for_copies();
-      both_wait<kCorrections>();
-      both_wait<kSeen>();
+      meet_for_corrections();
       if (more) copy_queries(j + 1);
       if (more) next.load(*this, j + 1);
     }
@@ -191,8 +189,7 @@ class ChunkScan {
       group_barrier();
       store_words(&shared_.d[token()][across_ * Tr::n], sum);
       store_words(&shared_.r[token()][across_ * Tr::n], decayed);
-      both_wait<kCorrections>();
-      both_wait<kSeen>();
+      meet_for_corrections();
       update(keys, last);
       group_barrier();
     } else {
@@ -497,7 +494,7 @@ class ChunkScan {
     }
   }
 
-  const ChunkScanParams& params_;
+  const ChunkParams& params_;
   ChunkScanShared<Tr>& shared_;
   int thread_;  // in its group
   bool chain_;
@@ -511,7 +508,7 @@ class ChunkScan {
 };
 
 template <class Tr>
-__global__ void __launch_bounds__(Tr::threads, 1) chunk_scan_kernel(const __grid_constant__ ChunkScanParams params) {
+__global__ void __launch_bounds__(Tr::threads, 1) chunk_scan_kernel(const __grid_constant__ ChunkParams params) {
   extern __shared__ float4 s_memory[];
   ChunkScan<Tr>(params, *reinterpret_cast<ChunkScanShared<Tr>*>(s_memory)).run();
 }

@@ -34,14 +34,19 @@ struct SequenceRows {
   int64_t batch, first, count;
 };
 
+// An entry of cu_seqlens, clamped into [0, T].
+__device__ __forceinline__ int64_t bound_at(const SequenceShape& shape, int64_t i) {
+  const int64_t raw = index_at(shape.cu_seqlens, i * shape.cu_seqlens.stride[0]);
+  return raw < 0 ? 0 : raw > shape.tokens ? shape.tokens : raw;
+}
+
 // With cu_seqlens every bound is clamped into [the one before, T]: the largest clamped value so far. Called by whole
 // warps; each scans the bounds on its own.
 __device__ __forceinline__ SequenceRows rows_of(const SequenceShape& shape, int64_t n) {
   if (shape.cu_seqlens.data == nullptr) return {n, 0, shape.tokens};
   int64_t first = 0, end = 0;
   for (int64_t i = threadIdx.x % kWarp; i <= n + 1; i += kWarp) {
-    const int64_t raw = index_at(shape.cu_seqlens, i * shape.cu_seqlens.stride[0]);
-    const int64_t bound = raw < 0 ? 0 : raw > shape.tokens ? shape.tokens : raw;
+    const int64_t bound = bound_at(shape, i);
     if (i <= n && bound > first) first = bound;
     if (bound > end) end = bound;
   }
