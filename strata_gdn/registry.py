@@ -44,7 +44,8 @@ class Decision:
         config: what the kernel is launched with: on the CPU `{"isa": "avx512" | "avx2" | "baseline"}`; for the CUDA
             kernels on states `columns`, the value columns a block, and `heads`, the value heads a thread of a prompt's
             recurrence or a block of a decode step has;
-            `"pipelined": "0"` and `"batched": "0"` only where GDN_PIPELINE=0 and GDN_COMMIT_SPLIT=0 made them so.
+            `"pipelined": "0"` only where GDN_PIPELINE=0 made it so, or chunk_fp32 has no second stage of shared memory,
+            and `"batched": "0"` only where GDN_COMMIT_SPLIT=0 did.
         reason: a sentence.
         rejected: (kernel, reason) of each candidate that came before the chosen one.
     """

@@ -597,7 +597,7 @@ qk_l2norm arch=cpu-avx2 k=80 v=80
 gdn_gates arch=cpu-avx2 k=80 v=80
   gates_cpu [isa=avx2] the only kernel for gdn_gates on cpu
 gated_delta_rule arch=sm_86 sms=28 tokens=2048 env={'GDN_CHUNKED': 2}
-  chunk_fp32 [heads=3 columns=16] the first kernel that fits gated_delta_rule on sm_86, measured in benchmarks/chunk_h200.json
+  chunk_fp32 [heads=3 columns=16 pipelined=0] the first kernel that fits gated_delta_rule on sm_86, measured in benchmarks/chunk_h200.json
     step: takes at most 16 tokens a sequence; this is T=2048
 gated_delta_rule arch=sm_75 tokens=2048 k=96
   none [] K must be 64, 128 or 256; got 96

@@ -251,9 +251,9 @@ def test_where_the_decode_kernel_ends() -> None:
 
 
 def test_where_the_chunked_form_runs() -> None:
-    """By itself never; with GDN_CHUNKED=1 where it is expected to win, with 2 from 512 tokens on; ordered, always."""
+    """By itself never; with GDN_CHUNKED=1 where it is expected to win, with 2 from 256 tokens on; ordered, always."""
     cards = (("sm_75", 72), ("sm_80", 108), ("sm_86", 28), ("sm_89", 128), ("sm_90", 132), ("sm_120", 170))
-    calls: list[dict[str, int]] = [{"tokens": PROMPT}, {"tokens": 511}, {"tokens": PROMPT, "h": 2, "hv": 8}]
+    calls: list[dict[str, int]] = [{"tokens": PROMPT}, {"tokens": 255}, {"tokens": PROMPT, "h": 2, "hv": 8}]
     settings: dict[str, tuple[Env, str]] = {
         "-": ({}, "auto"),
         "0": ({"GDN_CHUNKED": 0}, "auto"),
@@ -275,22 +275,22 @@ def test_where_the_chunked_form_runs() -> None:
         table(rows),
         """\
 sm_75 72 T=2048 HV=48: never
-sm_75 72 T=511 HV=48: never
+sm_75 72 T=255 HV=48: never
 sm_75 72 T=2048 HV=8: never
 sm_80 108 T=2048 HV=48: 2; ordered; ordered, 0
-sm_80 108 T=511 HV=48: ordered; ordered, 0
+sm_80 108 T=255 HV=48: ordered; ordered, 0
 sm_80 108 T=2048 HV=8: 2; ordered; ordered, 0
 sm_86 28 T=2048 HV=48: 2; ordered; ordered, 0
-sm_86 28 T=511 HV=48: ordered; ordered, 0
+sm_86 28 T=255 HV=48: ordered; ordered, 0
 sm_86 28 T=2048 HV=8: 2; ordered; ordered, 0
 sm_89 128 T=2048 HV=48: 1; 2; ordered; ordered, 0
-sm_89 128 T=511 HV=48: ordered; ordered, 0
+sm_89 128 T=255 HV=48: ordered; ordered, 0
 sm_89 128 T=2048 HV=8: 2; ordered; ordered, 0
 sm_90 132 T=2048 HV=48: 1; 2; ordered; ordered, 0
-sm_90 132 T=511 HV=48: ordered; ordered, 0
+sm_90 132 T=255 HV=48: ordered; ordered, 0
 sm_90 132 T=2048 HV=8: 2; ordered; ordered, 0
 sm_120 170 T=2048 HV=48: 1; 2; ordered; ordered, 0
-sm_120 170 T=511 HV=48: ordered; ordered, 0
+sm_120 170 T=255 HV=48: ordered; ordered, 0
 sm_120 170 T=2048 HV=8: 2; ordered; ordered, 0""",
     )
 
@@ -304,8 +304,8 @@ def test_why_the_chunked_form_does_not_run() -> None:
 
     rows = [
         ("0", why(chunked=0, tokens=PROMPT)),
-        ("tokens", why(tokens=511)),
-        ("tokens, 2", why(chunked=2, tokens=511)),
+        ("tokens", why(tokens=255)),
+        ("tokens, 2", why(chunked=2, tokens=255)),
         ("card", why(sms=108, arch="sm_80", tokens=PROMPT)),
         ("blocks", why(tokens=PROMPT, hv=64)),
         ("idle card", why(tokens=PROMPT, h=2, hv=8)),
@@ -317,13 +317,13 @@ def test_why_the_chunked_form_does_not_run() -> None:
         table(rows),
         """\
 0: GDN_CHUNKED=0
-tokens: needs at least 512 tokens a sequence; this is T=511
-tokens, 2: needs at least 512 tokens a sequence; this is T=511
+tokens: needs at least 256 tokens a sequence; this is T=255
+tokens, 2: needs at least 256 tokens a sequence; this is T=255
 card: with GDN_CHUNKED=1 needs an SM for each of a sequence's blocks, and at least 128 SMs; this card has 108
 blocks: with GDN_CHUNKED=1 needs an SM for each of a sequence's blocks, and at least 128 SMs; this card has 132
 idle card: its blocks keep too few of the 132 SMs busy
-shared memory: a block needs 125312 bytes of shared memory; sm_89 gives it 101376
-shared memory, ordered: a block needs 125312 bytes of shared memory; sm_89 gives it 101376
+shared memory: a block needs 126176 bytes of shared memory; sm_89 gives it 101376
+shared memory, ordered: a block needs 126176 bytes of shared memory; sm_89 gives it 101376
 exact: computes in precision="fp32"; asked for is "exact".""",
     )
 
@@ -336,7 +336,7 @@ def test_a_card_of_unknown_size_keeps_the_exact_kernels() -> None:
 def test_an_order_is_not_served_by_another_precision() -> None:
     refused = registry.decide("gated_delta_rule", arch="sm_89", sms=128, tokens=PROMPT, k=256, precision="fp32", env={})
     assert not refused
-    assert refused.reason == "a block needs 125312 bytes of shared memory; sm_89 gives it 101376"
+    assert refused.reason == "a block needs 126176 bytes of shared memory; sm_89 gives it 101376"
     older = registry.decide("gated_delta_rule", arch="sm_75", sms=72, tokens=PROMPT, precision="fp32", env={})
     assert older.reason == (
         'no kernel of this build serves gated_delta_rule on sm_75 with precision="fp32": '
@@ -346,14 +346,30 @@ def test_an_order_is_not_served_by_another_precision() -> None:
     assert refused_exact.reason == "K must be 64, 128 or 256; got 96"
 
 
-@pytest.mark.parametrize(("k", "group", "heads", "columns"), [
-    (128, 1, 1, 16), (128, 2, 2, 16), (128, 3, 3, 16), (128, 4, 4, 8), (128, 8, 4, 8), (64, 6, 3, 16), (128, 5, 1, 16),
-    (256, 4, 1, 16),
+@pytest.mark.parametrize(("k", "group", "heads"), [
+    (128, 1, 1), (128, 2, 2), (128, 3, 3), (128, 4, 2), (128, 8, 2), (64, 6, 3), (128, 5, 1), (256, 4, 1),
 ])  # fmt: skip
-def test_value_heads_of_a_chunked_block(k: int, group: int, heads: int, columns: int) -> None:
+def test_value_heads_of_a_chunked_block(k: int, group: int, heads: int) -> None:
     decision = registry.decide("gated_delta_rule", arch="sm_90", sms=132, tokens=1, precision="fp32", k=k, h=2,
                                hv=2 * group, env={})  # fmt: skip
-    assert (decision.kernel, decision.config) == ("chunk_fp32", {"heads": str(heads), "columns": str(columns)})
+    assert (decision.kernel, decision.config) == ("chunk_fp32", {"heads": str(heads), "columns": "16"})
+
+
+def test_where_the_chunked_scan_has_a_second_stage() -> None:
+    def pipelined(arch: str, sms: int, hv: int = 48, env: dict[str, str] | None = None, **shape: int) -> bool:
+        decision = registry.decide("gated_delta_rule", arch=arch, sms=sms, tokens=PROMPT, precision="fp32", h=16, hv=hv,
+                                   env=env or {}, **shape)  # fmt: skip
+        assert decision.kernel == "chunk_fp32"
+        return "pipelined" not in decision.config
+
+    assert pipelined("sm_90", 132)
+    assert pipelined("sm_80", 108)
+    assert not pipelined("sm_86", 84)  # two do not fit
+    assert not pipelined("sm_90", 132, env={"GDN_PIPELINE": "0"})
+    # One chain a block: with more blocks than multiprocessors, several a multiprocessor with a stage each.
+    assert pipelined("sm_90", 132, hv=16)
+    assert not pipelined("sm_90", 132, hv=16, n=2)
+    assert pipelined("sm_90", 132, n=2)
 
 
 # Verify and commit

@@ -174,7 +174,7 @@ void run_prompt(const Launch& launch, Backend backend, RecurrenceCall& call, con
     run_recurrence(next, call);
     return next.count();
   }
-  const gpu::ChunkLaunch how = {launch.decision().heads, packed_rows(call.request), chunks,
+  const gpu::ChunkLaunch how = {launch.decision().heads, packed_rows(call.request), launch.decision().pipelined, chunks,
                                 static_cast<float*>(work->data_ptr())};
   launch.accepted(gpu::chunk_fp32(call.params, how, launch.stream()));
   launch.count();

@@ -47,7 +47,7 @@ constexpr Need kLayerL2FusedChain = {true, true, kMaxLayerTokens, true, true, fa
 constexpr Need kLayerChain = {true, true, kMaxLayerTokens, true};
 
 constexpr int64_t kMostClusterBlocks = 8;
-constexpr int64_t kChunkedTokens = 512;  // with fewer an exact kernel is faster (benchmarks/chunk_h200.json)
+constexpr int64_t kChunkedTokens = 256;  // with fewer an exact kernel is faster (benchmarks/chunk_h200.json)
 constexpr int32_t kChunkedSms = 128;     // on a smaller card likewise
 constexpr int64_t kLayerRounds = 1;  // of such a layer's blocks, a head each, on the multiprocessors: more are slower
 
@@ -56,7 +56,7 @@ static_assert(kSwitchCount <= 32, "a row's set of switches is a 32-bit mask");
 constexpr uint32_t kReadsIsa = bit(Switch::cpu_isa);
 constexpr uint32_t kReadsPipeline = bit(Switch::pipeline);
 constexpr uint32_t kReadsKeyhead = bit(Switch::keyhead) | kReadsPipeline;
-constexpr uint32_t kReadsChunked = bit(Switch::chunked);
+constexpr uint32_t kReadsChunked = bit(Switch::chunked) | kReadsPipeline;
 constexpr uint32_t kReadsSplit = bit(Switch::split) | bit(Switch::step_heads);
 constexpr uint32_t kReadsLanes = bit(Switch::lanes) | kReadsPipeline;
 constexpr uint32_t kReadsStep = bit(Switch::step) | kReadsSplit;
@@ -274,18 +274,30 @@ int chunk_heads(const Request& request) {
   return request.key_heads > 0 ? chunk::block_heads(request.key_dim, request.value_heads / request.key_heads) : 0;
 }
 
-int64_t chunk_shared_bytes(const Request& request) {
-  return chunk::scan_shared_bytes(request.key_dim, chunk_heads(request));
+int64_t chunk_shared_bytes(const Request& request, int stages) {
+  return chunk::scan_shared_bytes(request.key_dim, chunk_heads(request), stages);
 }
 
-// Whether the chunked form is expected to win: a sequence's blocks are on the card at once (a multiprocessor has room
-// for one), and all blocks keep most of it busy.
+// Blocks of the chunked scan that one sequence has.
+int64_t chunk_blocks(const Request& request) {
+  return request.value_heads / chunk_heads(request) * (request.value_dim / chunk::kBlockColumns);
+}
+
+// Whether the chunked form is expected to win: a sequence's blocks are on the card at once, a multiprocessor each, and
+// all blocks keep most of it busy.
 Cause chunk_loses(const Request& request, const Device& device) {
   constexpr double most = 0.75;
-  const int heads = chunk_heads(request);
-  const int64_t blocks = request.value_heads / heads * (request.value_dim / chunk::block_columns(heads));
+  const int64_t blocks = chunk_blocks(request);
   if (device.sms < kChunkedSms || blocks > device.sms) return Cause::few_sms;
   return static_cast<double>(request.sequences * blocks) < most * device.sms ? Cause::idle_card : Cause::none;
+}
+
+// Whether the scan has two stages of shared memory: where they fit, but for blocks of one chain that are more than the
+// multiprocessors, of which one has room for several with a stage each.
+bool chunk_pipelined(const Request& request, const Device& device, Arch seen) {
+  const bool several = chunk::chains(chunk_heads(request)) == 1 && device.sms > 0 &&
+                       request.sequences * chunk_blocks(request) > device.sms;
+  return !several && chunk_shared_bytes(request, 2) <= shared_bytes(device, seen);
 }
 
 // Why the chunked form does not serve a request: an order asks for it whatever it costs, a switch from so many tokens
@@ -295,7 +307,7 @@ Cause chunk_unmet(const Request& request, const Device& device, Arch seen, const
   const int32_t chunked = effective(overrides, Switch::chunked, &seen).number;
   if (chunk_heads(request) == 0) return Cause::head_group;
   if (!ordered && (chunked == kUnset || chunked == 0)) return Cause::switched_off;
-  if (chunk_shared_bytes(request) > shared_bytes(device, seen)) return Cause::shared_memory;
+  if (chunk_shared_bytes(request, 1) > shared_bytes(device, seen)) return Cause::shared_memory;
   if (!ordered && request.tokens < kChunkedTokens) return Cause::few_tokens;
   const Cause loses = !ordered && chunked == 1 ? chunk_loses(request, device) : Cause::none;
   return loses != Cause::none ? loses : request.work_buffer ? Cause::none : Cause::work_buffer;
@@ -338,17 +350,17 @@ void configure(const Entry& row, const Request& request, const Device& device, A
   if (row.vendor == Vendor::cpu) return;
   const auto number = [&](Switch id) { return effective(overrides, id, &seen).number; };
   if (row.reads & kReadsPipeline) decision->pipelined = number(Switch::pipeline) != 0;
-  if (row.reads & bit(Switch::lanes)) {
+  if (row.reads & bit(Switch::chunked)) {
+    decision->heads = chunk_heads(request);
+    decision->columns = chunk::kBlockColumns;
+    decision->pipelined = decision->pipelined && chunk_pipelined(request, device, seen);
+  } else if (row.reads & bit(Switch::lanes)) {
     decision->heads = 1;
     decision->columns = kRecLaneColumns * number(Switch::lanes);
   } else if (row.reads & kReadsPipeline) {
     const RecShape* shape = cheapest((row.reads & bit(Switch::keyhead)) != 0, request, device, seen);
     decision->heads = shape->heads;
     decision->columns = shape->columns;
-  }
-  if (row.reads & kReadsChunked) {
-    decision->heads = chunk_heads(request);
-    decision->columns = chunk::block_columns(decision->heads);
   }
   const auto columns = [&](bool split) { return static_cast<int32_t>(block_columns(request, split)); };
   if (row.reads & bit(Switch::split)) {
@@ -394,7 +406,7 @@ Cause unmet(const Entry& row, const Request& request, const Device& device, Arch
       return Cause::busy_card;
     }
   }
-  if (row.reads & kReadsChunked) {
+  if (row.reads & bit(Switch::chunked)) {
     if (const Cause cause = chunk_unmet(request, device, seen, overrides); cause != Cause::none) return cause;
   }
   if ((row.reads & bit(Switch::step)) && effective(overrides, Switch::step, &seen).number == 0) {
@@ -485,7 +497,7 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
     }
     case Cause::tree: return "takes a chain of tokens; this is a tree";
     case Cause::switched_off:
-      if (row.reads & kReadsChunked) {
+      if (row.reads & bit(Switch::chunked)) {
         const bool unset = effective(overrides, Switch::chunked, &seen).number == kUnset;
         return unset ? "GDN_CHUNKED is not set" : "GDN_CHUNKED=0";
       }
@@ -530,11 +542,11 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
              (device.sms > 0 ? "this card has " + std::to_string(device.sms)
                              : std::string("how many there are is not known"));
     case Cause::shared_memory:
-      return "a block needs " + std::to_string(chunk_shared_bytes(request)) + " bytes of shared memory; " + name(seen) +
-             " gives it " + std::to_string(shared_bytes(device, seen));
+      return "a block needs " + std::to_string(chunk_shared_bytes(request, 1)) + " bytes of shared memory; " +
+             name(seen) + " gives it " + std::to_string(shared_bytes(device, seen));
     case Cause::work_buffer: return "the allocator refused its work buffer";
     case Cause::idle_card:
-      if (row.reads & kReadsChunked)
+      if (row.reads & bit(Switch::chunked))
         return "its blocks keep too few of the " + std::to_string(device.sms) + " SMs busy";
       return "one head a thread is expected to be faster" +
              (device.sms > 0 ? ": more of the " + std::to_string(device.sms) + " SMs have work" : std::string());

@@ -107,7 +107,7 @@ struct Decision {
   bool norm_fused = false;    // the fused layers: the output norm is the step's epilogue
   bool normed_keys = false;   // the fused layers: queries and keys leave the convolution normalised
   bool early = false;         // the same: may start before the kernel before it has ended
-  bool pipelined = true;      // rec_columns, rec_keyhead: the next tokens' loads are under way
+  bool pipelined = true;      // prompts on a GPU: the next tokens' loads, or the next chunk's, are under way
   bool batched = true;        // commits: all layers in one launch
   std::string_view reason;    // a few static words; explain() has the details
   Cause cause = Cause::none;  // where kernel is empty: why the last candidate was not taken

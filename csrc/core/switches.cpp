@@ -40,7 +40,7 @@ constexpr Entry kTable[] = {
     {Switch::keyhead, "GDN_KEYHEAD", Form::choice, {"0", "1"}, kUnset, kRuntime,
      "key-head recurrence: 0 never, 1 wherever it fits; unset: where it is expected to be the faster one"},
     {Switch::pipeline, "GDN_PIPELINE", Form::choice, {"0", "1"}, 1, kRuntime,
-     "prompt recurrences with the next tokens' loads in flight"},
+     "prompts with the next tokens' loads, or the next chunk's, in flight"},
     {Switch::lanes, "GDN_LANES", Form::choice, {"0", "1", "2"}, 0, kRuntime,
      "prompts on RDNA by rec_lanes with so many value columns a lane: 0 leaves them to rec_columns"},
     {Switch::step, "GDN_STEP", Form::choice, {"0", "1"}, 1, kRuntime,

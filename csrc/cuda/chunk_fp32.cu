@@ -20,13 +20,15 @@ const char* launch_prep(const ChunkParams& params, void* stream) {
 
 template <class Tr>
 const char* launch_scan(const ChunkParams& params, void* stream) {
-  constexpr int shared_bytes = chunk_scan_shared_bytes<Tr>;
-  static_assert(shared_bytes == chunk::scan_shared_bytes(Tr::K, Tr::heads),
+  constexpr int one_stage = chunk_scan_shared_bytes<Tr>, two_stages = one_stage + chunk_scan_stage_bytes<Tr>;
+  static_assert(one_stage == chunk::scan_shared_bytes(Tr::K, Tr::block_heads, 1) &&
+                    two_stages == chunk::scan_shared_bytes(Tr::K, Tr::block_heads, 2),
                 "the registry counts on this much shared memory");
+  const int shared_bytes = params.stages == 1 ? one_stage : two_stages;
   const HeadShape& heads = params.p.heads;
-  if (const char* refused = allow_shared_memory(chunk_scan_kernel<Tr>, shared_bytes)) return refused;
-  const dim3 grid(static_cast<unsigned>(heads.value_dim / Tr::head_columns),
-                  static_cast<unsigned>(heads.value_heads / Tr::heads),
+  if (const char* refused = allow_all_shared_memory(chunk_scan_kernel<Tr>)) return refused;
+  const dim3 grid(static_cast<unsigned>(heads.value_dim / chunk::kBlockColumns),
+                  static_cast<unsigned>(heads.value_heads / Tr::block_heads),
                   static_cast<unsigned>(params.p.shape.sequences));
   return launch_kernel(chunk_scan_kernel<Tr>, {grid, Tr::threads, shared_bytes}, params, stream);
 }
@@ -49,8 +51,7 @@ const char* with_scan_shape(int64_t key_dim, int heads, F f) {
       switch (heads) {
         case 1: return f(K, std::integral_constant<int, 1>{});
         case 2: return f(K, std::integral_constant<int, 2>{});
-        case 3: return f(K, std::integral_constant<int, 3>{});
-        default: return f(K, std::integral_constant<int, 4>{});
+        default: return f(K, std::integral_constant<int, 3>{});
       }
     }
   });
@@ -65,7 +66,7 @@ const char* chunk_fp32(const RecurrenceParams& params, const ChunkLaunch& how, v
   int64_t first = 0;
   do {  // where there is no chunk, states are still to be written
     const ChunkWindow window = {first, std::min(how.window_chunks, chunks - first), layout, how.work};
-    const ChunkParams some = {params, window, how.packed_rows};
+    const ChunkParams some = {params, window, how.packed_rows, how.pipelined ? 2 : 1};
     if (window.count > 0) {
       const char* refused = with_key_dim(
           params.heads.key_dim, [&](auto K) { return launch_prep<ChunkPrepTraits<decltype(K)::value>>(some, stream); });

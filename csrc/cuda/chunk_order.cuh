@@ -18,6 +18,7 @@ struct ChunkParams {
   RecurrenceParams p;
   ChunkWindow window;
   bool packed_rows;  // every row of q, k and v starts on a 16-byte boundary
+  int stages;        // of the scan: 1, or 2, where the next chunk is copied while one is computed
 };
 
 // The chunks of one sequence: number `first` + j `step` for j in [0, count).

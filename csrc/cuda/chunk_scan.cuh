@@ -6,22 +6,20 @@
 //   state    [S, HV, K, V] or [S, HV, V, K]   last 1, others any           float32
 //   work     chunk_prep.cuh
 //
-// Grid: x = V / head columns, y = H * (HV/H) / heads, z = sequences. 256 threads, two groups of four warps, one warp of
-// each on every scheduler:
-//   chain    u = S'k, the corrections D and the state's update: what the next chunk waits for
-//   output   S'q and o, and the copies of the next chunk's keys, queries, coefficients and gates
-// The two run the same code for the product with the state and for that with a triangle of coefficients, M or P. A lane
-// has n of the block's columns, n / heads of each value head; after a sum over the eight lanes of a split it has one
-// token, the low quad's or the high quad's of its warp: quads 0 and 7, 1 and 6, 2 and 5, or 3 and 4, so that every warp
-// has as much of a triangle. Shared memory: ChunkScanShared, with the state in it. Precision: float32.
-// The output group is half a chunk behind: its product with the state runs beside the chain's triangle and update, its
-// own triangle beside the chain's next product. Sync contract:
-//   chain         r = v - e^gamma u is complete; r has been read; the corrections are; the new state is, and next keys
-//   output        queries have been read; coefficients and gates have been; the next ones are there, and queries
-//   keys done     chain to output: the state is the chunk's, and the keys before the chunk's have been read
-//   coefficients  output to chain: the chunk's coefficients and gates are there, and D before it has been read
-//   corrections   both: D is complete, the chain has read coefficients and gates, the output group the state before the
-//                 chunk; the next keys are there
+// Grid: x = V / 16, y = H * (HV/H) / heads, z = sequences. A block is one chain or two (core/chunk_shapes.h) of four
+// warps each, one warp of a chain on every scheduler. A chain has half of the block's columns, and the other one only
+// waits for it to have multiplied with the state: what is small or waits, of one, runs beside that product of the
+// other. A lane has n of a chain's columns, n / heads of each value head; after a sum over the eight lanes of a split
+// it has one token, the low quad's or the high quad's of its warp: quads 0 and 7, 1 and 6, 2 and 5, or 3 and 4, so that
+// every warp has as much of a triangle. Shared memory: ChunkScanShared, with the states in it. Precision: float32.
+//
+// Sync contract:
+//   full    of a stage: the chunk's part of the work buffer is there
+//   empty   of a stage: all chains have read it; the last one fills it again, with the next chunk but `stages` - 1
+//   turns   a chain has multiplied with its state, and the other one may
+//   chain   four times a chunk: r = v - e^gamma u is there; r has been read; D and its decayed form are there; the
+//   state
+//           is the next chunk's, and D and decayed D have been read
 #pragma once
 
 #include "cuda/async_copy.cuh"
@@ -31,43 +29,55 @@
 
 namespace gdn::gpu {
 
-template <int key_dim, int block_heads>
+template <int key_dim, int value_heads>
 struct ChunkScanTraits {
   static constexpr int K = key_dim;
   static constexpr int C = chunk::kTokens;
-  static constexpr int heads = block_heads;
-  static constexpr int lane_columns = chunk::lane_columns(heads);  // of a value head
-  static constexpr int n = heads * lane_columns;                   // of a lane
-  static constexpr int head_columns = chunk::block_columns(heads);
-  static constexpr int columns = heads * head_columns;
-  static constexpr int group_warps = 4;
-  static constexpr int group_threads = group_warps * kWarp;
-  static constexpr int threads = 2 * group_threads;
+  static constexpr int block_heads = value_heads;
+  static constexpr int chains = chunk::chains(block_heads);
+  static constexpr int heads = chunk::chain_heads(block_heads);      // of a chain
+  static constexpr int columns = chunk::chain_columns(block_heads);  // and its columns
+  static constexpr int n = columns / chunk::kLanesAcross;            // of a lane
+  static constexpr int lane_columns = n / heads;                     // and of one of its heads
+  static constexpr int head_columns = columns / heads;
+  static constexpr int warps = 4;  // of a chain
+  static constexpr int chain_threads = warps * kWarp;
+  static constexpr int threads = chains * chain_threads;
   static constexpr int quad = 4;
-  static constexpr int quad_stride = quad * columns + quad;  // of the state: split lanes are in different banks
-  static constexpr int row_stride = columns + quad;
   // The update's tile: quads of rows a lane over half of the tokens; of a pair of quads each of two lanes keeps one.
-  static constexpr int quads = K / (group_warps * 4 * quad);
+  static constexpr int quads = K / (warps * 4 * quad);
   static constexpr int kept = quads > 1 ? quads / 2 : 1;
+  static GDN_HD constexpr int row_offset(int row) { return static_cast<int>(chunk::row_offset(row, columns)); }
 
-  static_assert(C == group_warps * kTileRows, "a warp has eight tokens");
-  static_assert(n % quad == 0, "a lane's columns are whole vectors");
-  static_assert(columns % (2 * kSplit) == 0, "the strides above avoid bank conflicts");
+  static_assert(C == warps * kTileRows, "a warp has eight tokens");
+};
+
+template <class Tr>
+struct ChunkStage {
+  float k[Tr::C][Tr::K];
+  float columns[2][Tr::K][Tr::C];  // of keys, then of queries
+  float coefficients[Tr::block_heads][Tr::C][Tr::C];
+  float gates[Tr::block_heads][chunk::kGateRows][Tr::C];
+};
+
+template <class Tr>
+struct ChunkChain {
+  float state[Tr::row_offset(Tr::K)];
+  float r[Tr::row_offset(Tr::C)];  // v - e^gamma u, then the decayed corrections
+  float d[Tr::row_offset(Tr::C)];
 };
 
 template <class Tr>
 struct ChunkScanShared {
-  float k[2][Tr::C][Tr::K];
-  float q[Tr::C][Tr::K];
-  float state[Tr::K / Tr::quad * Tr::quad_stride];
-  float r[Tr::C][Tr::row_stride];  // v - e^gamma u, then the decayed corrections
-  float d[Tr::C][Tr::row_stride];
-  float coefficients[Tr::heads][Tr::C][Tr::C];  // row x is rotated by 4 x
-  float gates[Tr::heads][chunk::kGateRows][Tr::C];
+  ChunkChain<Tr> chain[Tr::chains];
+  uint64_t full[2], empty[2];  // of a stage
+  ChunkStage<Tr> stage[1];     // or two
 };
 
 template <class Tr>
-constexpr int chunk_scan_shared_bytes = static_cast<int>(sizeof(ChunkScanShared<Tr>));
+constexpr int chunk_scan_shared_bytes = static_cast<int>(sizeof(ChunkScanShared<Tr>));  // with one stage
+template <class Tr>
+constexpr int chunk_scan_stage_bytes = static_cast<int>(sizeof(ChunkStage<Tr>));
 
 template <class Tr>
 class ChunkScan {
@@ -75,18 +85,17 @@ class ChunkScan {
   __device__ ChunkScan(const ChunkParams& params, ChunkScanShared<Tr>& shared)
       : params_(params),
         shared_(shared),
-        thread_(static_cast<int>(threadIdx.x) % Tr::group_threads),
-        chain_(uniform(static_cast<int>(threadIdx.x) / Tr::group_threads) == 0),
-        warp_(uniform(thread_ / kWarp)),
+        chain_(uniform(static_cast<int>(threadIdx.x) / Tr::chain_threads)),
+        warp_(uniform(static_cast<int>(threadIdx.x) % Tr::chain_threads / kWarp)),
         split_(split_lane()),
-        across_(across_lane()) {
+        across_(across_lane()),
+        mine_(shared.chain[chain_]) {
     const RecurrenceParams& p = params.p;
-    const int64_t n = blockIdx.z, group = p.heads.value_heads / p.heads.key_heads, subgroups = group / Tr::heads;
-    const int64_t key_head = blockIdx.y / subgroups, in_group = blockIdx.y % subgroups * Tr::heads;
+    const int64_t n = blockIdx.z, group = p.heads.value_heads / p.heads.key_heads, subgroups = group / Tr::block_heads;
+    const int64_t key_head = blockIdx.y / subgroups, in_group = blockIdx.y % subgroups * Tr::block_heads;
     const bool grouped = p.heads.head_map == HeadMap::grouped;
     first_head_ = grouped ? key_head * group + in_group : key_head + in_group * p.heads.key_heads;
     head_step_ = grouped ? 1 : p.heads.key_heads;
-    column_ = static_cast<int64_t>(blockIdx.x) * Tr::head_columns;
     chunks_ = chunks_of_sequence(p.shape, n);
     begin_ = chunks_.not_below(params.window.first);
     end_ = chunks_.not_below(params.window.first + params.window.count);
@@ -101,171 +110,186 @@ class ChunkScan {
   __device__ void run() {
     const bool first_window = params_.window.first == 0;
     const bool skipped = uniform(slot_ < 0 ? 1 : 0) != 0;
-    if (first_window && !chain_) write_uncovered(skipped);
+    if (first_window) write_uncovered(skipped);
     const bool works = uniform(begin_ < end_ ? 1 : 0) != 0;
     if (skipped || (!works && !(first_window && chunks_.count == 0))) return;
-    load_state();
-    if (!chain_ && works) {
-      copy_keys(begin_);
-      copy_queries(begin_);
-      Coefficients first;
-      first.load(*this, begin_);
-      first.store(*this);
-      wait_for_copies();
+    if (threadIdx.x == 0) {
+      for (int s = 0; s < 2; ++s) {
+        init_barrier(&shared_.full[s], CopyGroup::arrivals);
+        init_barrier(&shared_.empty[s], Tr::chains);
+      }
+      publish_barriers();
     }
+    load_states();
     sync_block();
-    if (works) {
-      if (!chain_) both_arrive<kCoefficients>();
+    if (copies()) {
+      for (int64_t j = begin_; j < end_ && j < begin_ + params_.stages; ++j) copy_chunk(j);
+    }
 #pragma unroll 1
-      for (int64_t j = begin_; j < end_; ++j) walk(j);
-    }
+    for (int64_t j = begin_; j < end_; ++j) walk(j);
     sync_block();
-    save_state();
+    save_states();
   }
 
  private:
-  enum Barrier { kChain = 1, kOutput, kKeysDone, kCoefficients, kCorrections, kSeen };
+  using CopyGroup = GroupCopy<Tr::chain_threads>;
 
-  __device__ __forceinline__ void group_barrier() const {
-    if (chain_) {
-      named_barrier<kChain, Tr::group_threads>();
+  __device__ __forceinline__ bool copies() const { return chain_ == Tr::chains - 1; }
+  __device__ __forceinline__ int stage_of(int64_t j) const {
+    return static_cast<int>(j - begin_) & (params_.stages - 1);
+  }
+  // Of the phases of a stage's barriers, modulo two.
+  __device__ __forceinline__ uint32_t phase_of(int64_t j) const {
+    return static_cast<uint32_t>(j - begin_) >> (params_.stages - 1) & 1;
+  }
+  __device__ __forceinline__ void copy_chunk(int64_t j) const {
+    const int s = stage_of(j);
+    ChunkStage<Tr>& stage = shared_.stage[s];
+    const float* work = params_.window.work + (chunks_.number(j) - params_.window.first) * params_.window.layout.floats;
+    const CopyGroup copy(&shared_.full[s], sizeof stage);
+    copy.template part<3 * Tr::C * Tr::K>(stage.k[0], work + rows_);
+    copy.template part<Tr::block_heads * chunk::kCoefficients>(stage.coefficients[0][0], work + coefficients_);
+    copy.template part<Tr::block_heads * chunk::kGateRows * Tr::C>(stage.gates[0][0], work + gates_);
+    copy.close();
+  }
+  // The chain has read chunk j. Once all have, its stage is filled again.
+  __device__ __forceinline__ void release_chunk(int64_t j) const {
+    if (threadIdx.x % Tr::chain_threads == 0) arrive(&shared_.empty[stage_of(j)]);
+    if (!copies() || j + params_.stages >= end_) return;
+    wait(&shared_.empty[stage_of(j)], phase_of(j));
+    copy_chunk(j + params_.stages);
+  }
+
+  enum Barrier { kFirst = 1, kSecond, kFirstTurn, kSecondTurn };
+
+  __device__ __forceinline__ void chain_barrier() const {
+    if (chain_ == 0) {
+      named_barrier<kFirst, Tr::chain_threads>();
     } else {
-      named_barrier<kOutput, Tr::group_threads>();
+      named_barrier<kSecond, Tr::chain_threads>();
     }
   }
-  template <Barrier id>
-  __device__ __forceinline__ void both_arrive() const {
-    named_arrive<id, Tr::threads>();
+  // Chains multiply with the state in turns: the other one's small products and exchanges run beside it.
+  __device__ __forceinline__ void begin_turn(int64_t j) const {
+    if constexpr (Tr::chains > 1) {
+      if (chain_ == 0 && j > begin_) named_barrier<kFirstTurn, Tr::threads>();
+      if (chain_ == 1) named_barrier<kSecondTurn, Tr::threads>();
+    }
   }
-  template <Barrier id>
-  __device__ __forceinline__ void both_wait() const {
-    named_barrier<id, Tr::threads>();
+  __device__ __forceinline__ void end_turn(int64_t j) const {
+    if constexpr (Tr::chains > 1) {
+      if (chain_ == 0) named_arrive<kSecondTurn, Tr::threads>();
+      if (chain_ == 1 && j + 1 < end_) named_arrive<kFirstTurn, Tr::threads>();
+    }
   }
 
-  // Twice: racecheck of compute-sanitizer 2025.3 does not see the first.
-  __device__ __forceinline__ void meet_for_corrections() const {
-    both_wait<kCorrections>();
-    both_wait<kSeen>();
-  }
-
-  __device__ __forceinline__ void walk(int64_t j) {
-    const bool more = j + 1 < end_;
-    const float (*keys)[Tr::K] = shared_.k[(j - begin_) % 2];
+  __device__ __forceinline__ void walk(int64_t j) const {
+    const ChunkStage<Tr>& stage = shared_.stage[stage_of(j)];
     const bool exists = j * Tr::C + token() < chunks_.rows.count;
     RawPart<Tr::lane_columns> v[Tr::heads];
-    if (chain_) {
-      load_values(j, exists, v);
-    } else {
-      both_wait<kKeysDone>();
-      if (more) copy_keys(j + 1);
-    }
+    if (exists) load_values(j, v);
+    wait(&shared_.full[stage_of(j)], phase_of(j));
 
-    float mine[Tr::n];  // r of the lane's token, or e^gamma S'q
+    float r[Tr::n], o[Tr::n];  // of the lane's token
     {
-      float tile[kTileRows][Tr::n];
-      multiply_state(chain_ ? keys : shared_.q, tile);
-      if (chain_) both_arrive<kKeysDone>();
+      float tile[2 * kTileRows][Tr::n];
+      begin_turn(j);
+      multiply_state(stage, tile);
+      end_turn(j);
       add_halves<kTileRows / 2>(tile);
-      if (chain_) both_wait<kCoefficients>();
-      decay_product(tile[0], exists, v, mine);
+      add_halves<kTileRows / 2, kTileRows>(tile);
+      decay_products(stage, tile[0], tile[kTileRows], exists, v, r, o);
     }
-    if (chain_) store_words(&shared_.r[token()][across_ * Tr::n], mine);
-    group_barrier();
-    Coefficients next;
-    if (!chain_) {
-      wait_for_copies();
-      meet_for_corrections();
-      if (more) copy_queries(j + 1);
-      if (more) next.load(*this, j + 1);
-    }
+    float* s_r = mine_.r + Tr::row_offset(token()) + across_ * Tr::n;
+    float* s_d = mine_.d + Tr::row_offset(token()) + across_ * Tr::n;
+    store_words(s_r, r);
+    chain_barrier();
 
-    float sum[Tr::n];
-    multiply_triangle(chain_ ? shared_.r : shared_.d, sum);
-    if (chain_) {
-      float decayed[Tr::n], last[Tr::heads];
-      correct(mine, sum, decayed);
+    float d[Tr::n], decayed[Tr::n];
+    multiply_triangle<true>(stage, mine_.r, d);
+    correct(stage, r, d, decayed);
+    chain_barrier();
+    store_words(s_d, d);
+    store_words(s_r, decayed);
+    chain_barrier();
+
+    float corrected[Tr::n];
+    multiply_triangle<false>(stage, mine_.d, corrected);
 #pragma unroll
-      for (int h = 0; h < Tr::heads; ++h) last[h] = shared_.gates[h][0][Tr::C - 1];
-      group_barrier();
-      store_words(&shared_.d[token()][across_ * Tr::n], sum);
-      store_words(&shared_.r[token()][across_ * Tr::n], decayed);
-      meet_for_corrections();
-      update(keys, last);
-      group_barrier();
-    } else {
-      group_barrier();
-      if (more) {
-        next.store(*this);
-        both_arrive<kCoefficients>();
-      }
-#pragma unroll
-      for (int c = 0; c < Tr::n; ++c) sum[c] += mine[c];  // (10)
-      if (exists) store_outputs(j, sum);
-      wait_for_copies();
-      group_barrier();
-    }
+    for (int c = 0; c < Tr::n; ++c) o[c] += corrected[c];  // (10)
+    if (exists) store_outputs(j, o);
+    update(stage);
+    chain_barrier();
+    release_chunk(j);
   }
 
   // A warp's rows 0 to 7: the tokens of its low and of its high quad.
-  __device__ __forceinline__ int token_of(int row) const {
-    return row < Tr::quad ? warp_ * Tr::quad + row : Tr::C - 2 * Tr::quad - warp_ * Tr::quad + row;
+  __device__ __forceinline__ int token() const {
+    return (split_ < Tr::quad ? low_quad() : high_quad()) * Tr::quad + split_ % Tr::quad;
   }
-  __device__ __forceinline__ int token() const { return token_of(split_); }
+  __device__ __forceinline__ int low_quad() const { return warp_; }
+  __device__ __forceinline__ int high_quad() const { return Tr::C / Tr::quad - 1 - warp_; }
+  // Where a quad of tokens is in a row of columns or coefficients whose number is the lane's split, modulo eight.
+  __device__ __forceinline__ int place_of(int quad) const { return chunk::turned_quad(split_, quad) * Tr::quad; }
 
-  // Row r of the tile: the product of the tokens' rows and the state, over the lane's quads of K.
-  __device__ __forceinline__ void multiply_state(const float (*rows)[Tr::K], float (&tile)[kTileRows][Tr::n]) const {
+  // Rows r and 8 + r of the tile: the key and the query of token r ^ split times the state, over every eighth of K.
+  __device__ __forceinline__ void multiply_state(const ChunkStage<Tr>& stage,
+                                                 float (&tile)[2 * kTileRows][Tr::n]) const {
     clear(tile);
-    const float* row[kTileRows];
+    const bool crossed = split_ >= Tr::quad;
+    const float* first = stage.columns[0][split_] + place_of(crossed ? high_quad() : low_quad());
+    const float* second = stage.columns[0][split_] + place_of(crossed ? low_quad() : high_quad());
+    const float* state = mine_.state + Tr::row_offset(split_) + across_ * Tr::n;
+    add_products<Tr::K / kSplit>(tile, [&](int m, float (&a)[2 * kTileRows], float (&b)[Tr::n]) {
 #pragma unroll
-    for (int r = 0; r < kTileRows; ++r) row[r] = rows[token_of(r ^ split_)] + split_ * Tr::quad;
-    const float* state = shared_.state + split_ * Tr::quad_stride + across_ * Tr::n;
-#pragma unroll 1
-    for (int m = 0; m < Tr::K / (kSplit * Tr::quad); ++m) {
-      float a[kTileRows][Tr::quad];
-#pragma unroll
-      for (int r = 0; r < kTileRows; ++r) load_words(row[r] + m * kSplit * Tr::quad, a[r]);
-#pragma unroll
-      for (int y = 0; y < Tr::quad; ++y) {
-        float b[Tr::n];
-        load_words(state + m * kSplit * Tr::quad_stride + y * Tr::columns, b);
-#pragma unroll
-        for (int c = 0; c < Tr::n; ++c) {
-#pragma unroll
-          for (int r = 0; r < kTileRows; ++r) tile[r][c] = fmaf(a[r][y], b[c], tile[r][c]);
-        }
+      for (int x = 0; x < 2; ++x) {
+        const int row = (x * Tr::K + m * kSplit) * Tr::C;
+        load_words<Tr::quad>(first + row, a + x * kTileRows);
+        load_words<Tr::quad>(second + row, a + x * kTileRows + Tr::quad);
       }
-    }
+      load_words(state + Tr::row_offset(m * kSplit), b);
+    });
   }
 
-  __device__ __forceinline__ void decay_product(const float (&u)[Tr::n], bool exists,
-                                                const RawPart<Tr::lane_columns> (&v)[Tr::heads],
-                                                float (&result)[Tr::n]) const {
+  // Of the chain's head h.
+  __device__ __forceinline__ int head_in_block(int h) const { return Tr::heads == Tr::block_heads ? h : chain_ + h; }
+  __device__ __forceinline__ float gate(const ChunkStage<Tr>& stage, int h, int which) const {
+    return stage.gates[head_in_block(h)][which][token()];
+  }
+
+  __device__ __forceinline__ void decay_products(const ChunkStage<Tr>& stage, const float (&u)[Tr::n],
+                                                 const float (&product)[Tr::n], bool exists,
+                                                 const RawPart<Tr::lane_columns> (&v)[Tr::heads], float (&r)[Tr::n],
+                                                 float (&o)[Tr::n]) const {
 #pragma unroll
     for (int h = 0; h < Tr::heads; ++h) {
-      const float decay = shared_.gates[h][0][token()];
+      const float decay = gate(stage, h, 0);
       float value[Tr::lane_columns] = {};
-      if (chain_ && exists) v[h].widen(params_.p.v.dtype, value);
+      if (exists) v[h].widen(params_.p.v.dtype, value);
 #pragma unroll
       for (int c = 0; c < Tr::lane_columns; ++c) {
         const int at = h * Tr::lane_columns + c;
-        result[at] = fmaf(chain_ ? -decay : decay, u[at], value[c]);
+        r[at] = fmaf(-decay, u[at], value[c]);
+        o[at] = decay * product[at];
       }
     }
   }
 
-  // For the lane's token t: the sum of M_ti beta_i x_i over i < t, or of P_ti x_i over i <= t. Only the last eight i of
-  // a quad of tokens are partly beyond.
-  __device__ __forceinline__ void multiply_triangle(const float (*x)[Tr::row_stride], float (&sum)[Tr::n]) const {
+  // For the lane's token t: the sum of M_ti beta_i x_i over i < t (mirrored), or of P_ti x_i over i <= t. Only the last
+  // eight i of a quad of tokens are partly beyond.
+  template <bool mirrored>
+  __device__ __forceinline__ void multiply_triangle(const ChunkStage<Tr>& stage, const float* x,
+                                                    float (&sum)[Tr::n]) const {
     float low[Tr::quad][Tr::n], high[Tr::quad][Tr::n];
     clear(low);
     clear(high);
     const int last_low = warp_ / 2, last_high = kSplit / 2 - 1 - warp_ / 2;
-    if (last_low == 1) multiply_quad<false>(0, 0, x, low);
-    multiply_quad<true>(0, last_low, x, low);
-    multiply_quad<false>(Tr::quad, 0, x, high);
-    multiply_quad<false>(Tr::quad, 1, x, high);
-    if (last_high == 3) multiply_quad<false>(Tr::quad, 2, x, high);
-    multiply_quad<true>(Tr::quad, last_high, x, high);
+    if (last_low == 1) multiply_quad<mirrored, false>(stage, low_quad(), 0, x, low);
+    multiply_quad<mirrored, true>(stage, low_quad(), last_low, x, low);
+    multiply_quad<mirrored, false>(stage, high_quad(), 0, x, high);
+    multiply_quad<mirrored, false>(stage, high_quad(), 1, x, high);
+    if (last_high == 3) multiply_quad<mirrored, false>(stage, high_quad(), 2, x, high);
+    multiply_quad<mirrored, true>(stage, high_quad(), last_high, x, high);
     add_halves<Tr::quad / 2>(low);
     add_halves<Tr::quad / 2>(high);
     const bool upper = split_ >= Tr::quad;
@@ -275,37 +299,41 @@ class ChunkScan {
       sum[c] = keep + shuffle_xor(give, Tr::quad);
     }
   }
-  // The terms i = 8 block + split. P_ti is in row i, column t, M_ti in row 31 - i, column 31 - t.
-  template <bool partly>
-  __device__ __forceinline__ void multiply_quad(int first_row, int block, const float (*x)[Tr::row_stride],
+  // The terms i = 8 block + split. P_ti is in row i, M_ti in row 31 - i, at 31 - t.
+  template <bool mirrored, bool partly>
+  __device__ __forceinline__ void multiply_quad(const ChunkStage<Tr>& stage, int quad, int block, const float* x,
                                                 float (&tile)[Tr::quad][Tr::n]) const {
-    constexpr int last = Tr::C - 1;
-    const int i = block * kSplit + split_, row = chain_ ? last - i : i;
-    const float* coefficients = shared_.coefficients[0][row];
+    const int i = block * kSplit + split_, row = mirrored ? Tr::C - 1 - i : i;
+    constexpr int mirror = mirrored ? chunk::turned_quad(kSplit - 1, kSplit - 1) : 0;
+    const float* coefficients = stage.coefficients[head_in_block(0)][row] + place_of(quad ^ mirror);
     float b[Tr::n];
-    load_words(&x[i][across_ * Tr::n], b);
+    load_words(&x[Tr::row_offset(i) + across_ * Tr::n], b);
 #pragma unroll
-    for (int r = 0; r < Tr::quad; ++r) {
-      const int t = token_of(first_row + (r ^ (split_ % Tr::quad))), column = chain_ ? last - t : t;
-      const float* at = coefficients + (column + Tr::quad * row) % Tr::C;
-      const bool inside = !partly || (chain_ ? i < t : i <= t);
+    for (int h = 0; h < Tr::heads; ++h) {
+      float a[Tr::quad];
+      load_words(coefficients + h * chunk::kCoefficients, a);
+      if (partly) {
 #pragma unroll
-      for (int h = 0; h < Tr::heads; ++h) {
-        const float coefficient = inside ? at[h * chunk::kCoefficients] : 0.0f;
-#pragma unroll
-        for (int c = 0; c < Tr::lane_columns; ++c) {
-          float& to = tile[r][h * Tr::lane_columns + c];
-          to = fmaf(coefficient, b[h * Tr::lane_columns + c], to);
+        for (int r = 0; r < Tr::quad; ++r) {
+          const int t = quad * Tr::quad + (r ^ (split_ % Tr::quad));
+          a[r] = (mirrored ? i < t : i <= t) ? a[r] : 0.0f;
         }
+      }
+#pragma unroll
+      for (int c = 0; c < Tr::lane_columns; ++c) {
+        const int at = h * Tr::lane_columns + c;
+#pragma unroll
+        for (int r = 0; r < Tr::quad; ++r) tile[r][at] = fmaf(a[r], b[at], tile[r][at]);
       }
     }
   }
 
   // (9): M's diagonal added, the corrections of the lane's token; and decayed to the chunk's end.
-  __device__ __forceinline__ void correct(const float (&r)[Tr::n], float (&d)[Tr::n], float (&decayed)[Tr::n]) const {
+  __device__ __forceinline__ void correct(const ChunkStage<Tr>& stage, const float (&r)[Tr::n], float (&d)[Tr::n],
+                                          float (&decayed)[Tr::n]) const {
 #pragma unroll
     for (int h = 0; h < Tr::heads; ++h) {
-      const float rest = shared_.gates[h][1][token()], beta = shared_.gates[h][2][token()];
+      const float rest = gate(stage, h, 1), beta = gate(stage, h, 2);
 #pragma unroll
       for (int c = 0; c < Tr::lane_columns; ++c) {
         const int at = h * Tr::lane_columns + c;
@@ -317,40 +345,30 @@ class ChunkScan {
 
   // (11). The lane's quads of rows are 16 rows apart. Of a pair of them the lane of the tokens' second half begins with
   // the second one, so that the two halves read different banks; each keeps the first that it has.
-  __device__ __forceinline__ void update(const float (*k)[Tr::K], const float (&last)[Tr::heads]) const {
+  __device__ __forceinline__ void update(const ChunkStage<Tr>& stage) const {
     constexpr int apart = 4 * Tr::quad, half_lane = kSplit / 2;
     const int half = split_ / half_lane, swap = Tr::quads > 1 ? half * apart : 0;
-    const int first_row = warp_ * (Tr::K / Tr::group_warps) + split_ % half_lane * Tr::quad;
-    float tile[Tr::quads * Tr::quad][Tr::n];
+    const int first_row = warp_ * (Tr::K / Tr::warps) + split_ % half_lane * Tr::quad;
+    float last[Tr::heads], tile[Tr::quads * Tr::quad][Tr::n];
+#pragma unroll
+    for (int h = 0; h < Tr::heads; ++h) last[h] = stage.gates[head_in_block(h)][0][Tr::C - 1];
     clear(tile);
-    const float *even = &k[half][first_row + swap], *odd = &k[half][first_row + apart - swap];
-    const float* d = &shared_.r[half][across_ * Tr::n];
-#pragma unroll 2
-    for (int t = 0; t < Tr::C; t += 2) {
-      float a[Tr::quads][Tr::quad], b[Tr::n];
-#pragma unroll
-      for (int q = 0; q < Tr::quads; ++q) load_words((q % 2 == 0 ? even : odd) + t * Tr::K + q / 2 * 2 * apart, a[q]);
-      load_words(d + t * Tr::row_stride, b);
-#pragma unroll
-      for (int c = 0; c < Tr::n; ++c) {
-#pragma unroll
-        for (int q = 0; q < Tr::quads; ++q) {
-#pragma unroll
-          for (int y = 0; y < Tr::quad; ++y) {
-            float& to = tile[q * Tr::quad + y][c];
-            to = fmaf(a[q][y], b[c], to);
-          }
-        }
-      }
-    }
-    float* state = shared_.state + (first_row + swap) / Tr::quad * Tr::quad_stride + across_ * Tr::n;
-    constexpr int pair_stride = 2 * (apart / Tr::quad) * Tr::quad_stride;
+    const float *even = &stage.k[half][first_row + swap], *odd = &stage.k[half][first_row + apart - swap];
+    const float* d = mine_.r + Tr::row_offset(half) + across_ * Tr::n;
+    float* state = mine_.state + Tr::row_offset(first_row + swap) + across_ * Tr::n;
     float S[Tr::kept][Tr::quad][Tr::n];
 #pragma unroll
     for (int q = 0; q < Tr::kept; ++q) {
 #pragma unroll
-      for (int y = 0; y < Tr::quad; ++y) load_words(state + q * pair_stride + y * Tr::columns, S[q][y]);
+      for (int y = 0; y < Tr::quad; ++y) load_words(state + Tr::row_offset(2 * apart * q + y), S[q][y]);
     }
+    add_products<Tr::C / 2>(tile, [&](int t, float (&a)[Tr::quads* Tr::quad], float (&b)[Tr::n]) {
+#pragma unroll
+      for (int q = 0; q < Tr::quads; ++q) {
+        load_words<Tr::quad>((q % 2 == 0 ? even : odd) + 2 * t * Tr::K + q / 2 * 2 * apart, a + q * Tr::quad);
+      }
+      load_words(d + Tr::row_offset(2 * t), b);
+    });
 #pragma unroll
     for (int q = 0; q < Tr::kept; ++q) {
 #pragma unroll
@@ -368,88 +386,49 @@ class ChunkScan {
 #pragma unroll
     for (int q = 0; q < Tr::kept; ++q) {
 #pragma unroll
-      for (int y = 0; y < Tr::quad; ++y) store_words(state + q * pair_stride + y * Tr::columns, S[q][y]);
+      for (int y = 0; y < Tr::quad; ++y) store_words(state + Tr::row_offset(2 * apart * q + y), S[q][y]);
     }
   }
 
-  // f(where a value of the block's state is in shared memory, row of K, value head, column of V): neighbouring threads
-  // have neighbours in the state's own memory.
+  // f(where a value of the block's states is in shared memory, and in the state's own): neighbouring threads have
+  // neighbours in the latter.
   template <class F>
   __device__ __forceinline__ void for_each_value(const StateView& state, F f) const {
+    constexpr int columns = Tr::block_heads * chunk::kBlockColumns;
     const bool along_rows = state.key_stride == 1;
 #pragma unroll 4
-    for (int e = static_cast<int>(threadIdx.x); e < Tr::K * Tr::columns; e += Tr::threads) {
-      const int row = along_rows ? e % Tr::K : e / Tr::columns, c = along_rows ? e / Tr::K : e % Tr::columns;
-      const int head = c / Tr::head_columns, column = c % Tr::head_columns;
-      const int at = column / Tr::lane_columns * Tr::n + head * Tr::lane_columns + column % Tr::lane_columns;
-      f(row / Tr::quad * Tr::quad_stride + row % Tr::quad * Tr::columns + at,
+    for (int e = static_cast<int>(threadIdx.x); e < Tr::K * columns; e += Tr::threads) {
+      const int row = along_rows ? e % Tr::K : e / columns, c = along_rows ? e / Tr::K : e % columns;
+      const int head = c / chunk::kBlockColumns, column = c % chunk::kBlockColumns, x = column % Tr::head_columns;
+      const int chain = Tr::heads == Tr::block_heads ? column / Tr::head_columns : head;
+      const int h = Tr::heads == Tr::block_heads ? head : 0;
+      const int at = x / Tr::lane_columns * Tr::n + h * Tr::lane_columns + x % Tr::lane_columns;
+      f(shared_.chain[chain].state[Tr::row_offset(row) + at],
         state.data + slot_ * state.slot_stride + (first_head_ + head * head_step_) * state.head_stride +
-            row * state.key_stride + (column_ + column) * state.value_stride);
+            row * state.key_stride + (block_column() + column) * state.value_stride);
     }
   }
-  __device__ void load_state() const {
+  __device__ void load_states() const {
     const RecurrenceParams& p = params_.p;
     const bool goes_on = begin_ > 0;  // a window before this one has left its state
     const bool starts = p.state_in.data != nullptr && starts_from_state(p.has_initial_state, blockIdx.z);
     for_each_value(goes_on || !starts ? p.state_out : p.state_in,
-                   [&](int at, const float* from) { shared_.state[at] = goes_on || starts ? *from : 0.0f; });
+                   [&](float& value, const float* from) { value = goes_on || starts ? *from : 0.0f; });
   }
-  __device__ void save_state() const {
-    for_each_value(params_.p.state_out, [&](int at, float* to) { *to = shared_.state[at]; });
-  }
-
-  __device__ __forceinline__ const float* work(int64_t j) const {
-    return params_.window.work + (chunks_.number(j) - params_.window.first) * params_.window.layout.floats;
-  }
-  __device__ __forceinline__ void copy_rows(float* s_to, const float* from) const {
-    constexpr int step = Tr::quad * Tr::group_threads;
-    s_to += Tr::quad * thread_;
-    from += Tr::quad * thread_;
-#pragma unroll
-    for (int i = 0; i < Tr::C * Tr::K; i += step) copy_vector(s_to + i, from + i);
-  }
-  __device__ __forceinline__ void copy_keys(int64_t j) const {
-    copy_rows(shared_.k[(j - begin_) % 2][0], work(j) + rows_);
-  }
-  __device__ __forceinline__ void copy_queries(int64_t j) const {
-    copy_rows(shared_.q[0], work(j) + rows_ + Tr::C * Tr::K);
-  }
-  // A chunk's coefficients and gates on their way through a thread's registers: the buffer is free only when they are
-  // needed.
-  struct Coefficients {
-    static constexpr int vectors = Tr::C / Tr::quad, rows = Tr::group_threads / vectors;  // a row, and rows at a time
-    static constexpr int steps = Tr::heads * Tr::C / rows, gate_vectors = Tr::heads * chunk::kGateRows * vectors;
-    static_assert(gate_vectors <= Tr::group_threads, "at most one a thread");
-    static_assert(rows % vectors == 0, "a thread's rows are rotated alike");
-    float4 part[steps], gates;
-
-    __device__ __forceinline__ void load(const ChunkScan& scan, int64_t j) {
-      const auto* from = reinterpret_cast<const float4*>(scan.work(j) + scan.coefficients_) + scan.thread_;
-#pragma unroll
-      for (int i = 0; i < steps; ++i) part[i] = from[i * Tr::group_threads];
-      if (scan.thread_ < gate_vectors) {
-        gates = reinterpret_cast<const float4*>(scan.work(j) + scan.gates_)[scan.thread_];
-      }
-    }
-    __device__ __forceinline__ void store(const ChunkScan& scan) const {
-      const int row = scan.thread_ / vectors, x = scan.thread_ % vectors;
-      float* s_to = &scan.shared_.coefficients[0][row][(x + row) % vectors * Tr::quad];
-#pragma unroll
-      for (int i = 0; i < steps; ++i) *reinterpret_cast<float4*>(s_to + i * rows * Tr::C) = part[i];
-      if (scan.thread_ < gate_vectors) reinterpret_cast<float4*>(&scan.shared_.gates[0][0][0])[scan.thread_] = gates;
-    }
-  };
-  static __device__ __forceinline__ void copy_vector(float* s_to, const float* from) {
-    copy_async(reinterpret_cast<float4*>(s_to), reinterpret_cast<const float4*>(from));
+  __device__ void save_states() const {
+    for_each_value(params_.p.state_out, [](const float& value, float* to) { *to = value; });
   }
 
-  // Where the lane's columns of a head lie in v or o.
-  __device__ __forceinline__ int64_t offset(const int64_t (&stride)[4], int64_t j, int head) const {
+  __device__ __forceinline__ int64_t block_column() const {
+    return static_cast<int64_t>(blockIdx.x) * chunk::kBlockColumns;
+  }
+  // Where the lane's columns of the chain's head h lie in v or o.
+  __device__ __forceinline__ int64_t offset(const int64_t (&stride)[4], int64_t j, int h) const {
+    const int column = (Tr::heads == Tr::block_heads ? chain_ * Tr::head_columns : 0) + across_ * Tr::lane_columns;
     return chunks_.rows.batch * stride[0] + (chunks_.rows.first + j * Tr::C + token()) * stride[1] +
-           (first_head_ + head * head_step_) * stride[2] + column_ + across_ * Tr::lane_columns;
+           (first_head_ + head_in_block(h) * head_step_) * stride[2] + block_column() + column;
   }
-  __device__ __forceinline__ void load_values(int64_t j, bool exists, RawPart<Tr::lane_columns> (&v)[Tr::heads]) const {
-    if (!exists) return;
+  __device__ __forceinline__ void load_values(int64_t j, RawPart<Tr::lane_columns> (&v)[Tr::heads]) const {
 #pragma unroll
     for (int h = 0; h < Tr::heads; ++h) {
       v[h].load(params_.p.v, offset(params_.p.v.stride, j, h), params_.packed_rows);
@@ -483,24 +462,26 @@ class ChunkScan {
     if (skipped) write_zeros(rows.first, rows.first + rows.count);
   }
   __device__ void write_zeros(int64_t begin, int64_t end) const {
+    constexpr int columns = Tr::block_heads * chunk::kBlockColumns;
     const OutView<4>& o = params_.p.o;
-    for (int64_t t = begin; t < end; ++t) {
-      for (int e = thread_; e < Tr::columns; e += Tr::group_threads) {
-        const int64_t head = first_head_ + e / Tr::head_columns * head_step_;
-        gpu::store(
-            o, chunks_.rows.batch * o.stride[0] + t * o.stride[1] + head * o.stride[2] + column_ + e % Tr::head_columns,
-            0.0f);
-      }
+    for (int64_t e = threadIdx.x; e < (end - begin) * columns; e += Tr::threads) {
+      const int64_t t = begin + e / columns;
+      const int c = static_cast<int>(e % columns);
+      const int64_t head = first_head_ + c / chunk::kBlockColumns * head_step_;
+      gpu::store(o,
+                 chunks_.rows.batch * o.stride[0] + t * o.stride[1] + head * o.stride[2] + block_column() +
+                     c % chunk::kBlockColumns,
+                 0.0f);
     }
   }
 
   const ChunkParams& params_;
   ChunkScanShared<Tr>& shared_;
-  int thread_;  // in its group
-  bool chain_;
-  int warp_;  // in its group
+  int chain_;
+  int warp_;  // in its chain
   int split_, across_;
-  int64_t first_head_, head_step_, column_;  // value heads first_head + h head_step; the block's first column of each
+  ChunkChain<Tr>& mine_;
+  int64_t first_head_, head_step_;  // value heads of the block: first_head + h head_step
   SequenceChunks chunks_;
   int64_t begin_, end_;  // the window's of the sequence's chunks
   int64_t slot_;

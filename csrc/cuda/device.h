@@ -329,6 +329,18 @@ const char* allow_shared_memory(Kernel kernel, int bytes) {
   return error == success ? nullptr : message(error);
 }
 
+#if !defined(__HIPCC__)
+// As much as the device gives: for a kernel whose launches need different amounts, as another thread may come between
+// one launch's request and its launch.
+template <class Kernel>
+const char* allow_all_shared_memory(Kernel kernel) {
+  int device = 0, bytes = 0;
+  Error error = cudaGetDevice(&device);
+  if (error == success) error = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return error == success ? allow_shared_memory(kernel, bytes) : message(error);
+}
+#endif
+
 // For devices of sm_90 or newer:
 //   early        the kernel may start before the one before it has ended, and calls wait_for_prerequisites() itself
 //   cluster > 1  so many neighbouring blocks of a row of the grid are a cluster

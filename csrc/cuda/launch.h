@@ -23,6 +23,7 @@ const char* rec_lanes(const RecurrenceParams& params, const RecLaunch& how, void
 struct ChunkLaunch {
   int heads;              // value heads of a block: chunk::block_heads
   bool packed_rows;       // every row of q, k and v starts on a 16-byte boundary
+  bool pipelined;         // the next chunk is copied while one is computed, into a second stage of shared memory
   int64_t window_chunks;  // chunks that `work` has room for, at least 1: chunk::layout(heads).floats each
   float* work;            // on a 16-byte boundary
 };
