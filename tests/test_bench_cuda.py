@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from strata_gdn import ops, registry
 from strata_gdn._launches import kernels, launches
-from strata_gdn.bench import cuda, decode, peers, prompts, roofline
+from strata_gdn.bench import chunked, cuda, decode, peers, prompts, roofline
 from strata_gdn.bench.arms import decision, left_out
 from strata_gdn.bench.case import Arm, Calls, Case, Mark, Peer
 from strata_gdn.bench.cases import CASES
@@ -193,6 +194,22 @@ def test_cases_can_be_called(case, monkeypatch):
         assert not calls.peers
     for peer in calls.peers:
         peer.call()
+
+
+@pytest.mark.parametrize("case", [next(prompts.prompts()), next(chunked.chunked())], ids=str)
+def test_fla_gets_the_inputs_of_the_op(case, monkeypatch):
+    """A case's inputs are made once: the call and its peers read the same tensors."""
+    made, got = [], {}
+    own = prompts.recurrence_inputs
+    for module in (prompts, chunked):
+        monkeypatch.setattr(module, "recurrence_inputs", lambda case: made.append(own(case)) or made[-1])
+    monkeypatch.setattr(peers, "fla", lambda: SimpleNamespace(chunk_gated_delta_rule=lambda **x: got.update(x)))
+    with torch.device("meta"):
+        named = {peer.name: peer for peer in case.make(case).peers}
+    named["fla"].call()
+    (x,) = made
+    assert all(got[name] is x[name] for name in ("q", "k", "v", "g", "beta"))
+    assert got["initial_state"] is x["state"]
 
 
 def test_the_multiply_leaves_the_states_as_they_are():

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from .. import ops
 from . import roofline
 from .case import Arm, Calls, Case, Mark, Peer
-from .prompts import prompt_calls, recurrence_inputs
+from .prompts import fla_peer, recurrence_inputs
 
 EXACT = "exact"
 # H, HV: three value heads a key head, two, one, four, and too few heads for the card.
@@ -22,8 +21,9 @@ MARK = Mark(1 / 1.15, EXACT)
 def chunked_calls(case: Case) -> Calls:
     x = recurrence_inputs(case)
     exact = Peer(EXACT, lambda: ops.gated_delta_rule_(**x, precision="exact"))
-    others = prompt_calls(replace(case, precision="auto")).peers
-    return Calls(lambda: ops.gated_delta_rule_(**x, precision=case.precision), roofline.chunked(**x), (exact, *others))
+    return Calls(
+        lambda: ops.gated_delta_rule_(**x, precision=case.precision), roofline.chunked(**x), (exact, *fla_peer(x))
+    )
 
 
 def chunked() -> Iterator[Case]:

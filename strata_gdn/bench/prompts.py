@@ -43,18 +43,20 @@ def recurrence_inputs(case: Case) -> dict[str, Tensor]:
     }
 
 
+def fla_peer(x: dict[str, Tensor]) -> tuple[Peer, ...]:
+    """fla's chunked form on the same inputs, with a new state; none where fla is not installed."""
+    fla = peers.fla()
+    if fla is None:
+        return ()
+    arguments = {n: x[n] for n in ("q", "k", "v", "g", "beta")}
+    return (
+        Peer("fla", lambda: fla.chunk_gated_delta_rule(**arguments, initial_state=x["state"], output_final_state=True)),
+    )
+
+
 def prompt_calls(case: Case) -> Calls:
     x = recurrence_inputs(case)
-    beside: tuple[Peer, ...] = ()
-    if fla := peers.fla():
-        arguments = {n: x[n] for n in ("q", "k", "v", "g", "beta")}
-        beside = (
-            Peer(
-                "fla",
-                lambda: fla.chunk_gated_delta_rule(**arguments, initial_state=x["state"], output_final_state=True),
-            ),
-        )
-    return Calls(lambda: ops.gated_delta_rule_(**x), roofline.recurrence(**x), beside)
+    return Calls(lambda: ops.gated_delta_rule_(**x), roofline.recurrence(**x), fla_peer(x))
 
 
 def prompts() -> Iterator[Case]:
