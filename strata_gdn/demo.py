@@ -31,6 +31,7 @@ from . import _devices, ops, registry
 from ._launches import launches
 from ._table import columns
 from .integrations import transformers as integration
+from .ops import Precision
 from .parity.beside_the_cpu import BesideTheCpu
 from .parity.kernels import sms
 
@@ -253,22 +254,31 @@ def common_prefix(left: list[int], right: list[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(left, right, strict=True)) if x != y), len(left))
 
 
+def decide(
+    op: str, model: Qwen3NextForCausalLM, device: torch.device, tokens: int, precision: Precision = "auto"
+) -> registry.Decision:
+    """The registry's decision on an op in the model's linear layers on a device."""
+    config = model.config
+    return registry.decide(
+        op,
+        arch=_devices.arch(device),
+        sms=sms(device),
+        dtype="float32",
+        tokens=tokens,
+        h=config.linear_num_key_heads,
+        hv=config.linear_num_value_heads,
+        k=config.linear_key_head_dim,
+        v=config.linear_value_head_dim,
+        precision=precision,
+    )
+
+
 def _print_kernels(model: Qwen3NextForCausalLM, windows: dict[str, tuple[int, ...]], ran: dict[str, int]) -> None:
     """Which kernel the registry picks for each op at these numbers of tokens, why, and how often it ran."""
-    config, rows = model.config, {}
+    rows = {}
     for op, lengths in windows.items():
         for tokens in lengths:
-            decision = registry.decide(
-                op,
-                arch=_devices.arch(model.device),
-                sms=sms(model.device),
-                dtype="float32",
-                tokens=tokens,
-                h=config.linear_num_key_heads,
-                hv=config.linear_num_value_heads,
-                k=config.linear_key_head_dim,
-                v=config.linear_value_head_dim,
-            )
+            decision = decide(op, model, model.device, tokens)
             settings = "".join(f", {name} {value}" for name, value in decision.config.items())
             launches = str(ran.get(decision.kernel, "none"))
             rows.setdefault((op, decision.kernel), (op, decision.kernel, launches, decision.reason + settings))

@@ -194,7 +194,7 @@ def test_wrong_options(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
 
 def _decisions(monkeypatch: pytest.MonkeyPatch, arch: str) -> logit_check.Check:
     monkeypatch.setattr(_devices, "arch", lambda device: arch)
-    monkeypatch.setattr(logit_check, "sms", lambda device: 132)
+    monkeypatch.setattr(demo, "sms", lambda device: 132)
     check = logit_check.Check(torch.device("cpu"))
     check.device = torch.device("cuda")
     return check

@@ -34,7 +34,7 @@ from ..bench.record import write
 from ..integrations import transformers as integration
 from ..ops import Precision
 from .compare import difference_in_bits
-from .kernels import Switches, choices, isas, sms
+from .kernels import Switches, choices, isas
 from .logits import EPSILON, Distance, distance
 
 TOKENS = (600, 2048, 8192)
@@ -93,20 +93,8 @@ class Check:
 
     def decide(self, tokens: int, precision: Precision, switches: Switches) -> registry.Decision:
         """The recurrence's kernel for so many tokens, with these switches on top of the user's."""
-        config = self.model.config
         with registry.overrides(**switches):
-            return registry.decide(
-                OP,
-                arch=_devices.arch(self.device),
-                sms=sms(self.device),
-                dtype="float32",
-                tokens=tokens,
-                h=config.linear_num_key_heads,
-                hv=config.linear_num_value_heads,
-                k=config.linear_key_head_dim,
-                v=config.linear_value_head_dim,
-                precision=precision,
-            )
+            return demo.decide(OP, self.model, self.device, tokens, precision)
 
     def prompt(self, tokens: int) -> Tensor:
         """[1, tokens]: the demo's text, repeated."""
