@@ -11,6 +11,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from setuptools import setup
@@ -75,50 +76,31 @@ class DeviceBuild:
     toolkit: cuda_toolkit.Toolkit | rocm_toolkit.Toolkit | None = None
 
 
-def definitions(vendor: str, archs: list[str]) -> list[str]:
-    """Flags that tell the binding which kernels there are."""
-    return ["-DGDN_WITH_GPU", f"-DGDN_WITH_{vendor}", f'-DGDN_{vendor}_ARCH_LIST="{";".join(archs)}"']
-
-
-def cuda_build() -> DeviceBuild:
-    """The CUDA part, empty where there is no CUDA compiler or GDN_CUDA_ARCHS is "none"."""
-    value = os.environ.get(cuda_toolkit.VARIABLE)
-    asked = architectures.requested(cuda_toolkit.VARIABLE, SOURCES["cuda_archs"], value)
-    toolkit = cuda_toolkit.find_toolkit() if asked else None
+def device_build(vendor: ModuleType, flags: list[str], *home: str | None) -> DeviceBuild:
+    """A vendor's part, by its module; empty where there is no compiler for it (in `home`) or its VARIABLE is "none"."""
+    value = os.environ.get(vendor.VARIABLE)
+    asked = architectures.requested(vendor.VARIABLE, SOURCES[f"{vendor.KEY}_archs"], value)
+    toolkit = vendor.find_toolkit(*home) if asked else None
     if toolkit is None:
         return DeviceBuild()
-    archs = cuda_toolkit.compilable_architectures(toolkit, asked, value)
-    print(f"strata_gdn: building CUDA kernels for {', '.join(archs)} with {toolkit.home}")
+    archs = vendor.compilable_architectures(toolkit, asked, value)
+    print(f"strata_gdn: building {vendor.NAME} kernels for {', '.join(archs)} with {toolkit.home}")
+    macro = vendor.KEY.upper()
     return DeviceBuild(
-        sources=[*SOURCES["gpu"], *SOURCES["cuda"]],
-        cxx_flags=definitions("CUDA", archs),
-        device_flags=[*NVCC_FLAGS, *cuda_toolkit.gencode_flags(archs)],
+        sources=[*SOURCES["gpu"], *SOURCES[vendor.KEY]],
+        # The binding's way to know which kernels there are.
+        cxx_flags=["-DGDN_WITH_GPU", f"-DGDN_WITH_{macro}", f'-DGDN_{macro}_ARCH_LIST="{";".join(archs)}"'],
+        device_flags=[*flags, *vendor.architecture_flags(archs)],
         library_dirs=[str(toolkit.library)],
-        libraries=["cudart_static", "rt", "pthread", "dl"],
+        libraries=vendor.LIBRARIES,
         toolkit=toolkit,
     )
 
 
-def rocm_build() -> DeviceBuild:
-    """The ROCm part, empty where there is no hipcc or GDN_HIP_ARCHS is "none"."""
-    value = os.environ.get(rocm_toolkit.VARIABLE)
-    asked = architectures.requested(rocm_toolkit.VARIABLE, SOURCES["hip_archs"], value)
-    toolkit = rocm_toolkit.find_toolkit(cpp_extension.ROCM_HOME) if asked else None
-    if toolkit is None:
-        return DeviceBuild()
-    archs = rocm_toolkit.compilable_architectures(toolkit, asked, value)
-    print(f"strata_gdn: building ROCm kernels for {', '.join(archs)} with {toolkit.home}")
-    return DeviceBuild(
-        sources=[*SOURCES["gpu"], *SOURCES["hip"]],
-        cxx_flags=definitions("HIP", archs),
-        device_flags=[*HIPCC_FLAGS, *rocm_toolkit.offload_flags(archs)],
-        library_dirs=[str(toolkit.library)],
-        libraries=["amdhip64", "dl"],
-        toolkit=toolkit,
-    )
-
-
-DEVICE = rocm_build() if torch.version.hip else cuda_build()
+if torch.version.hip:
+    DEVICE = device_build(rocm_toolkit, HIPCC_FLAGS, cpp_extension.ROCM_HOME)
+else:
+    DEVICE = device_build(cuda_toolkit, NVCC_FLAGS)
 if DEVICE.toolkit is None:
     print("strata_gdn: building for the CPU only")
 

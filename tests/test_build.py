@@ -214,8 +214,8 @@ def test_setup_refuses_an_unknown_architecture() -> None:
     assert "ValueError: GDN_CUDA_ARCHS: unknown architecture '91'; expected 'none' or some of 75, 80" in done.stderr
 
 
-def test_gencode_flags() -> None:
-    assert cuda_toolkit.gencode_flags(["75", "120", "120+PTX"]) == [
+def test_architecture_flags() -> None:
+    assert cuda_toolkit.architecture_flags(["75", "120", "120+PTX"]) == [
         "-gencode=arch=compute_75,code=sm_75",
         "-gencode=arch=compute_120,code=sm_120",
         "-gencode=arch=compute_120,code=compute_120",

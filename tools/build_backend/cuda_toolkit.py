@@ -13,12 +13,14 @@ from pathlib import Path
 
 import architectures
 
+NAME, KEY = "CUDA", "cuda"  # KEY: of the lists in csrc/sources.json and, in capitals, of the binding's macros
 VARIABLE = "GDN_CUDA_ARCHS"
 _STATIC_RUNTIME = "libcudart_static.a"
 
 # What decides the kernels' machine code, apart from the architecture. The exact lane fixes every rounding: no
 # contraction that the source does not spell out.
 MACHINE_CODE_FLAGS = ["-O3", "-std=c++17", "-fmad=false"]
+LIBRARIES = ["cudart_static", "rt", "pthread", "dl"]  # that the extension is linked with
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def compilable_architectures(toolkit: Toolkit, asked: Sequence[str], value: str 
     return architectures.compilable(VARIABLE, compiler, able, asked, value)
 
 
-def gencode_flags(archs: Sequence[str]) -> list[str]:
+def architecture_flags(archs: Sequence[str]) -> list[str]:
     """nvcc's flags: "90" is machine code for sm_90, "120+PTX" is PTX of compute_120, for cards still to come."""
     flags = []
     for arch in archs:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import architectures
 
+NAME, KEY = "ROCm", "hip"  # KEY: of the lists in csrc/sources.json and, in capitals, of the binding's macros
 VARIABLE = "GDN_HIP_ARCHS"
 _PARTS = ("bin/hipcc", "include/hip/hip_runtime.h", "lib/libamdhip64.so")
 
@@ -24,6 +25,7 @@ NUMERICS = (
     "-fno-gpu-flush-denormals-to-zero",
 )
 MACHINE_CODE_FLAGS = ["-O3", "-std=c++17", *NUMERICS]
+LIBRARIES = ["amdhip64", "dl"]  # that the extension is linked with
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,6 @@ def compilable_architectures(toolkit: Toolkit, asked: Sequence[str], value: str 
     return architectures.compilable(VARIABLE, compiler, able, asked, value)
 
 
-def offload_flags(archs: Sequence[str]) -> list[str]:
+def architecture_flags(archs: Sequence[str]) -> list[str]:
     """hipcc's flags: machine code for each."""
     return [f"--offload-arch={arch}" for arch in archs]

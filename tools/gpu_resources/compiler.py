@@ -58,7 +58,7 @@ def compile_source(toolkit: Toolkit, source: str, arch: str) -> list[Kernel]:
     with tempfile.TemporaryDirectory() as folder:
         machine_code = Path(folder) / f"{Path(source).stem}.cubin"
         options = ["-cubin", "--resource-usage", "--keep", "--keep-dir", folder, "-o", str(machine_code)]
-        report = nvcc(toolkit, [*cuda_toolkit.gencode_flags([arch]), *options, str(CSRC / source)])
+        report = nvcc(toolkit, [*cuda_toolkit.architecture_flags([arch]), *options, str(CSRC / source)])
         ptx = machine_code.with_suffix(".ptx").read_text()
     return read_kernels(
         source, arch, ptx, report, lambda signatures: _dynamic_shared_bytes(toolkit, source, tuple(signatures))
