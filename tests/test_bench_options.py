@@ -8,13 +8,14 @@ import pytest
 
 from strata_gdn import __main__, bench
 from strata_gdn.bench.cases import CASES
-from strata_gdn.bench.common import MissingExtra
+from strata_gdn.bench.common import MissingExtra, UsageError, require_writable
 
 WRONG = {
     "--tokens 0": "--tokens must be at least 1; got 0",
     "--samples -3": "--samples must be at least 1; got -3",
     "--threads 0": "--threads must be at least 1; got 0",
     "--json no/such/folder/x.json": "no folder to write no/such/folder/x.json to",
+    "--json .": "cannot write .: Is a directory",
     "--plot no/such/folder/x.png": "no folder to write no/such/folder/x.png to",
     "--plot x.png": "--plot is for --device cuda; got --device cpu",
     "--device cuda --tokens 9": "--tokens is for --device cpu; got --device cuda",
@@ -28,6 +29,17 @@ WRONG = {
 def test_refused(words, capsys):
     assert __main__.main(["bench", *words.split()]) == 2
     assert capsys.readouterr().err == f"strata_gdn: {WRONG[words]}\n"
+
+
+def test_output_files_are_tried_and_left_as_they_were(tmp_path):
+    old, new, link = (tmp_path / name for name in ("old.json", "new.json", "link.json"))
+    old.write_text("old")
+    link.symlink_to(tmp_path / "target.json")
+    require_writable(old, new, link, None)
+    assert old.read_text() == "old"
+    assert sorted(tmp_path.iterdir()) == [link, old]
+    with pytest.raises(UsageError, match=r"^cannot write .*old\.json/x\.json: Not a directory$"):
+        require_writable(new, old / "x.json")
 
 
 def test_a_case_that_does_not_exist(capsys):

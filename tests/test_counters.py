@@ -62,11 +62,16 @@ def test_a_verify_that_writes_a_state_fails(monkeypatch, capsys, tmp_path, state
 
 
 @pytest.mark.parametrize(
-    ("case", "message"), [("nothing", "is in no case's name"), ("decode step", "no ncu (Nsight Compute) on the PATH")]
+    ("options", "message"),
+    [
+        (["--case", "nothing"], "is in no case's name"),
+        (["--case", "decode step"], "no ncu (Nsight Compute) on the PATH"),
+        (["--case", "decode step", "--json", "."], "cannot write .: Is a directory"),
+    ],
 )
-def test_what_it_cannot_do(monkeypatch, capsys, case: str, message: str) -> None:
+def test_what_it_cannot_do(monkeypatch, capsys, options: list[str], message: str) -> None:
     monkeypatch.setattr(counters.shutil, "which", lambda program: None)
     with pytest.raises(SystemExit) as stopped:
-        counters.main(["--case", case])
+        counters.main(options)
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err

@@ -23,7 +23,7 @@ from strata_gdn import _devices
 from strata_gdn.bench import decode
 from strata_gdn.bench.case import Case
 from strata_gdn.bench.cases import CASES
-from strata_gdn.bench.common import UsageError, select
+from strata_gdn.bench.common import UsageError, require_writable, select
 
 METRICS = {
     "microseconds": "gpu__time_duration.sum",
@@ -101,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         cases = select(CASES, args.case)
+        require_writable(args.json)
     except UsageError as error:
         parser.error(str(error))
     if shutil.which("ncu") is None:

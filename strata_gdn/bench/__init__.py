@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from .common import MissingExtra, UsageError, require_folders
+from .common import MissingExtra, UsageError, require_writable
 
 DEVICES = ("cpu", "cuda")
 # The options that only one device's benchmark goes by.
@@ -50,7 +50,7 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name} must be at least 1; got {value}")
-    require_folders(args.json, args.plot)
+    require_writable(args.json, args.plot)
     if args.record:
         if not args.plot:
             raise UsageError("--from draws a record: it needs --plot FILE.png")

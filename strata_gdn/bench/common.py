@@ -19,15 +19,22 @@ class MissingExtra(ImportError):
     """An optional package is not installed; the message names the extra that brings it."""
 
 
-def require_folders(*files: Path | None) -> None:
-    """Before a run that ends with writing these files.
+def require_writable(*files: Path | None) -> None:
+    """Before a run that ends with writing these files: each is opened, and left as it was.
 
     Raises:
-        UsageError: a file's folder does not exist.
+        UsageError: a file cannot be written.
     """
-    for file in files:
-        if file and not file.absolute().parent.is_dir():
-            raise UsageError(f"no folder to write {file} to")
+    for file in filter(None, files):
+        there = file.exists()
+        try:
+            file.open("ab").close()
+        except FileNotFoundError as error:
+            raise UsageError(f"no folder to write {file} to") from error
+        except OSError as error:
+            raise UsageError(f"cannot write {file}: {error.strerror}") from error
+        if not there:
+            file.resolve().unlink()
 
 
 def require_gpu() -> None:

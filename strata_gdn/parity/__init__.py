@@ -23,7 +23,7 @@ import torch
 
 from .. import _devices
 from .._table import columns
-from ..bench.common import UsageError, require_folders, require_gpu
+from ..bench.common import UsageError, require_gpu, require_writable
 from ..bench.record import write
 from . import chunked
 from .calls import CALLS
@@ -60,7 +60,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--precision fp32 takes none of --bench, --logits and --op")
     if args.logits and (args.bench or args.op):
         raise UsageError("--logits takes neither --bench nor --op")
-    require_folders(args.json)
+    require_writable(args.json)
 
 
 def run(args: argparse.Namespace) -> int:
