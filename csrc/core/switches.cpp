@@ -62,7 +62,7 @@ constexpr Entry kTable[] = {
     {Switch::cuda_archs, "GDN_CUDA_ARCHS", Form::list, {}, kUnset, kBuild,
      "CUDA architectures to compile for, such as 80,90; none leaves the GPU out"},
     {Switch::hip_archs, "GDN_HIP_ARCHS", Form::list, {}, kUnset, kBuild,
-     "ROCm architectures to compile for, such as gfx1100,gfx1201"},
+     "ROCm architectures to compile for, such as gfx1100,gfx1201; none leaves the GPU out"},
     {Switch::wmma, "GDN_WMMA", Form::choice, {"0", "1"}, 0, kRuntime,
      "chunked prompt on WMMA on gfx11 and gfx12"},
     {Switch::emulate, "GDN_EMULATE", Form::architecture, {}, kUnset, kRuntime,
