@@ -38,6 +38,9 @@ strata_fingerprint() {
     "$strata_root/tools/constraints.txt" "$strata_root/tools/setup_env.sh" | sha256sum
 }
 
+# The architectures asked for, as setup.py reads them.
+strata_archs() { printf '%s=%s\n' GDN_CUDA_ARCHS "${GDN_CUDA_ARCHS:-}" GDN_HIP_ARCHS "${GDN_HIP_ARCHS:-}"; }
+
 strata_create() {
   local sites constraints="$strata_venv/constraints.txt" made_here="$strata_venv/made_by_setup_env"
   if [ -n "$(ls -A "$strata_venv" 2>/dev/null)" ] && [ ! -e "$made_here" ]; then
@@ -66,7 +69,7 @@ PY
   strata_say "building the package and installing what its tests, demo and checks need"
   "$strata_venv/bin/python" -m pip install -qq --constraint "$constraints" \
     --editable "$strata_root[transformers,bench,test,dev]"
-  printf '%s\n' "${GDN_CUDA_ARCHS:-}" >"$strata_venv/cuda_archs"
+  strata_archs >"$strata_venv/archs"
   strata_fingerprint >"$strata_venv/fingerprint"
 }
 
@@ -74,7 +77,7 @@ PY
 strata_is_stale() {
   local extension="$strata_root/strata_gdn/_C.abi3.so"
   [ ! -e "$extension" ] ||
-    [ "$(cat "$strata_venv/cuda_archs")" != "${GDN_CUDA_ARCHS:-}" ] ||
+    [ "$(cat "$strata_venv/archs")" != "$(strata_archs)" ] ||
     [ -n "$(find "$strata_root/csrc" "$strata_root/setup.py" "$strata_root/tools/build_backend" -type f \
       -not -name '*.pyc' -newer "$extension" -print -quit)" ]
 }
@@ -86,14 +89,14 @@ strata_rebuild() {
     cat "$log" >&2
     return 1
   fi
-  printf '%s\n' "${GDN_CUDA_ARCHS:-}" >"$strata_venv/cuda_archs"
+  strata_archs >"$strata_venv/archs"
 }
 
 strata_setup() {
   if [ "$(cat "$strata_venv/fingerprint" 2>/dev/null)" != "$(strata_fingerprint)" ]; then
     strata_create
   elif strata_is_stale; then
-    strata_say "sources changed: rebuilding"
+    strata_say "sources or architectures changed: rebuilding"
     strata_rebuild
   else
     strata_say "using $strata_venv"
