@@ -4,7 +4,9 @@ Each part has its own process and time limit, and one that fails does not stop t
 nothing (all its tests were skipped, say) has failed. What is left in the output folder:
 
     gpu_check.json   each part's status, seconds, commands and the end of its output; written anew after each part
-    cuda.json        the bench         parity.json      the ops' parity
+    cuda.json        the bench
+    parity.json      the ops' parity
+    logits.json      a model's next token by each lane
     rec_parity.json  the recurrences' times on fewer and fewer multiprocessors (gdn_rec_parity)
 """
 
@@ -75,6 +77,8 @@ def parts_of(out: Path) -> list[Part]:
              evidence=r"\b[1-9]\d* passed"),
         Part("cpp_tests", (("ctest", "--preset", PRESET),), 120, evidence=r"\bPassed\b", in_root=True),
         Part("parity", ((*cli, "parity", "--device", "cuda", "--json", str(out / "parity.json")),),
+             420, evidence=r"\b[1-9]\d* checks, 0 failures"),
+        Part("logits", ((*cli, "parity", "--device", "cuda", "--logits", "--json", str(out / "logits.json")),),
              420, evidence=r"\b[1-9]\d* checks, 0 failures"),
         Part("rec_parity", ((rec_parity,),), 420, evidence=r"\b[1-9]\d* checks, 0 failures"),
         Part("rec_bench", ((rec_parity, "--bench", "--sms", "--json", str(out / "rec_parity.json")),), 420,
