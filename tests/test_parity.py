@@ -338,9 +338,11 @@ def test_every_cuda_kernel_is_launched(every_cuda_kernel: Any) -> None:
     for made in every_cuda_kernel.every_call():
         shape, arguments = shape_of(made.arguments), made.arguments
         if arguments.get("precision") == "fp32":
-            decision = registry.decide(made.op, arch="sm_90", sms=132, **shape, precision="fp32", env={})
-            kernels.add(decision.kernel)
-            instances.add((decision.kernel, shape["k"], arguments["q"].dtype, decision.config["heads"]))
+            for switches in every_cuda_kernel.ORDERED:
+                decision = registry.decide(made.op, arch="sm_90", sms=132, **shape, precision="fp32", env=switches)
+                kernels.add(decision.kernel)
+                how = decision.config["heads"], "pipelined" in decision.config
+                instances.add((decision.kernel, shape["k"], arguments["q"].dtype, how))
             continue
         for switches in choices(made.op, "sm_90"):
             decision = registry.decide(made.op, arch="sm_90", sms=132, **shape, env=switches)
@@ -362,8 +364,10 @@ def test_every_cuda_kernel_is_launched(every_cuda_kernel: Any) -> None:
     wanted |= {
         (kernel, K, dtype, (*how, off)) for kernel, K, how in shapes for dtype in DTYPES for off in (False, True)
     }
-    chunked = [(K, heads) for K in (64, 128) for heads in "1234"] + [(256, "1")]
-    wanted |= {("chunk_fp32", K, dtype, heads) for K, heads in chunked for dtype in DTYPES}
+    chunked = [(K, heads) for K in (64, 128) for heads in "123"] + [(256, "1")]
+    wanted |= {
+        ("chunk_fp32", K, dtype, (heads, off)) for K, heads in chunked for dtype in DTYPES for off in (False, True)
+    }
     assert wanted <= instances
 
 

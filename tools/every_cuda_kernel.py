@@ -24,6 +24,7 @@ STATES = [(K, layout, odd) for K in (64, 128, 256) for odd in (False, True) for 
 SEQUENCES, STEPS, ACCEPTED, PROMPT = 3, 9, 3, 19  # STEPS and PROMPT: more than one stage of their kernels
 CHUNKED = 70  # tokens: three chunks
 GROUPS = [(64, (1, 2, 3, 4)), (128, (1, 2, 3, 4)), (256, (1, 2))]  # K, value heads a key head: rec_keyhead's
+ORDERED: tuple[dict[str, int], ...] = ({}, {"GDN_PIPELINE": 0})  # chunk_fp32 goes by its order: two stages, and one
 CONVOLUTIONS = ((64, 4), (70, 3), (70, 2), (66, 9))  # channels, width
 
 
@@ -113,8 +114,9 @@ def main() -> int:
     torch.cuda.memory.caching_allocator_enable(False)
     torch.manual_seed(0)
     for made in every_call():
-        ordered = made.arguments.get("precision") == "fp32"  # by no switch
-        for _, switches in [(None, {})] if ordered else asked(made.op, device, **shape_of(made.arguments)):
+        ordered = made.arguments.get("precision") == "fp32"
+        found = () if ordered else asked(made.op, device, **shape_of(made.arguments))
+        for switches in ORDERED if ordered else [switches for _, switches in found]:
             with registry.overrides(**switches):
                 made.copy("cuda").run()
     torch.cuda.synchronize()
