@@ -366,10 +366,12 @@ def test_where_the_chunked_scan_has_a_second_stage() -> None:
     assert pipelined("sm_80", 108)
     assert not pipelined("sm_86", 84)  # two do not fit
     assert not pipelined("sm_90", 132, env={"GDN_PIPELINE": "0"})
+    assert not pipelined("sm_86", 132, env={"GDN_EMULATE": "sm_90"})  # what runs is the card that there is
     # One chain a block: with more blocks than multiprocessors, several a multiprocessor with a stage each.
     assert pipelined("sm_90", 132, hv=16)
     assert not pipelined("sm_90", 132, hv=16, n=2)
     assert pipelined("sm_90", 132, n=2)
+    assert pipelined("sm_90", 132, hv=16, n=2, k=256)  # no room for two, even so
 
 
 # Verify and commit

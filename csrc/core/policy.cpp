@@ -242,10 +242,11 @@ double token_cost(const RecShape& shape, const Request& request, const Device& d
 
 int64_t most_shared_bytes(Arch arch) { return arch.vendor == Vendor::hip ? kLdsBytes : opt_in_bytes(arch.number); }
 
-// What a block may have.
+// What a block may have: of an emulated card no more than the real one has.
 int64_t shared_bytes(const Device& device, Arch seen) {
-  const bool known = device.shared_memory_bytes > 0 && seen == arch_of(device);
-  return known ? device.shared_memory_bytes : most_shared_bytes(seen);
+  const Arch real = arch_of(device);
+  const int64_t of_card = device.shared_memory_bytes > 0 ? device.shared_memory_bytes : most_shared_bytes(real);
+  return seen == real ? of_card : std::min(of_card, most_shared_bytes(seen));
 }
 
 bool rec_shape_fits(const RecShape& shape, const Request& request, const Device& device, Arch seen) {
@@ -293,11 +294,14 @@ Cause chunk_loses(const Request& request, const Device& device) {
 }
 
 // Whether the scan has two stages of shared memory: where they fit, but for blocks of one chain that are more than the
-// multiprocessors, of which one has room for several with a stage each.
+// multiprocessors, where one has room for several of them with a stage each.
 bool chunk_pipelined(const Request& request, const Device& device, Arch seen) {
+  constexpr int64_t driver_bytes = 1024;  // of each block on a multiprocessor
+  const int64_t most = shared_bytes(device, seen);
   const bool several = chunk::chains(chunk_heads(request)) == 1 && device.sms > 0 &&
-                       request.sequences * chunk_blocks(request) > device.sms;
-  return !several && chunk_shared_bytes(request, 2) <= shared_bytes(device, seen);
+                       request.sequences * chunk_blocks(request) > device.sms &&
+                       2 * (chunk_shared_bytes(request, 1) + driver_bytes) <= most + driver_bytes;
+  return !several && chunk_shared_bytes(request, 2) <= most;
 }
 
 // Why the chunked form does not serve a request: an order asks for it whatever it costs, a switch from so many tokens

@@ -346,8 +346,8 @@ class ChunkScan {
   // (11). The lane's quads of rows are 16 rows apart. Of a pair of them the lane of the tokens' second half begins with
   // the second one, so that the two halves read different banks; each keeps the first that it has.
   __device__ __forceinline__ void update(const ChunkStage<Tr>& stage) const {
-    constexpr int apart = 4 * Tr::quad, half_lane = kSplit / 2;
-    const int half = split_ / half_lane, swap = Tr::quads > 1 ? half * apart : 0;
+    constexpr int apart = Tr::quads > 1 ? 4 * Tr::quad : 0, half_lane = kSplit / 2;
+    const int half = split_ / half_lane, swap = half * apart;
     const int first_row = warp_ * (Tr::K / Tr::warps) + split_ % half_lane * Tr::quad;
     float last[Tr::heads], tile[Tr::quads * Tr::quad][Tr::n];
 #pragma unroll
