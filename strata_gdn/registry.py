@@ -43,7 +43,7 @@ class Decision:
             another, their ids in that order: "commit, verify_tree".
         config: what the kernel is launched with: on the CPU `{"isa": "avx512" | "avx2" | "baseline"}`; for the CUDA
             kernels on states `columns`, the value columns a block, and `heads`, the value heads a thread of a prompt's
-            recurrence or a block of a decode step has;
+            recurrence or a block of a decode step or of chunk_fp32 has;
             `"pipelined": "0"` only where GDN_PIPELINE=0 made it so, or chunk_fp32 has no second stage of shared memory,
             and `"batched": "0"` only where GDN_COMMIT_SPLIT=0 did.
         reason: a sentence.

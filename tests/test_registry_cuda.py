@@ -309,6 +309,7 @@ def test_why_the_chunked_form_does_not_run() -> None:
         ("card", why(sms=108, arch="sm_80", tokens=PROMPT)),
         ("blocks", why(tokens=PROMPT, hv=64)),
         ("idle card", why(tokens=PROMPT, h=2, hv=8)),
+        ("sequences", why(tokens=PROMPT, n=64)),
         ("shared memory", why(arch="sm_89", sms=128, tokens=PROMPT, k=256, chunked=2)),
         ("shared memory, ordered", why(arch="sm_89", sms=128, tokens=PROMPT, k=256, precision="fp32")),
         ("exact", why(tokens=PROMPT, precision="exact") + "."),
@@ -322,6 +323,7 @@ tokens, 2: needs at least 256 tokens a sequence; this is T=255
 card: with GDN_CHUNKED=1 needs an SM for each of a sequence's blocks, and at least 128 SMs; this card has 108
 blocks: with GDN_CHUNKED=1 needs an SM for each of a sequence's blocks, and at least 128 SMs; this card has 132
 idle card: its blocks keep too few of the 132 SMs busy
+sequences: with GDN_CHUNKED=1 takes at most half as many sequences as a window of its work buffer holds chunks, 67; this is N=64
 shared memory: a block needs 126176 bytes of shared memory; sm_89 gives it 101376
 shared memory, ordered: a block needs 126176 bytes of shared memory; sm_89 gives it 101376
 exact: computes in precision="fp32"; asked for is "exact".""",
@@ -353,6 +355,27 @@ def test_value_heads_of_a_chunked_block(k: int, group: int, heads: int) -> None:
     decision = registry.decide("gated_delta_rule", arch="sm_90", sms=132, tokens=1, precision="fp32", k=k, h=2,
                                hv=2 * group, env={})  # fmt: skip
     assert (decision.kernel, decision.config) == ("chunk_fp32", {"heads": str(heads), "columns": "16"})
+
+
+def test_an_emulated_card_has_the_real_ones_shared_memory() -> None:
+    refused = registry.decide("gated_delta_rule", arch="sm_86", sms=84, tokens=PROMPT, precision="fp32", k=256,
+                              env={"GDN_EMULATE": "sm_90"})  # fmt: skip
+    assert refused.reason == "a block needs 126176 bytes of shared memory; sm_86 gives it 101376"
+
+
+def test_sequences_that_a_window_has_room_for() -> None:
+    """What one window holds, however many they are; of more windows, few sequences."""
+
+    def switched(sequences: int, tokens: int) -> bool:
+        decision = registry.decide("gated_delta_rule", arch="sm_90", sms=132, n=sequences, tokens=tokens, h=16, hv=48,
+                                   env={"GDN_CHUNKED": 1})  # fmt: skip
+        return decision.kernel == "chunk_fp32"
+
+    chunks = 67  # 64 MiB of work at this layer
+    assert switched(chunks // 2, PROMPT)
+    assert not switched(chunks // 2 + 1, PROMPT)
+    assert switched(8, 256)
+    assert not switched(chunks, 256)
 
 
 def test_where_the_chunked_scan_has_a_second_stage() -> None:

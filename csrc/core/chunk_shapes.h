@@ -75,8 +75,9 @@ constexpr int64_t most_chunks(const SequenceShape& shape) {
 
 // Chunks that the work buffer has room for: all, or as many as fit into kWindowBytes.
 constexpr int64_t kWindowBytes = int64_t{64} << 20;
+constexpr int64_t fitting_chunks(const HeadShape& heads) { return kWindowBytes / (4 * layout(heads).floats); }
 constexpr int64_t window_chunks(const HeadShape& heads, const SequenceShape& shape) {
-  const int64_t fit = kWindowBytes / (4 * layout(heads).floats), all = most_chunks(shape);
+  const int64_t fit = fitting_chunks(heads), all = most_chunks(shape);
   return all < fit ? all : fit > 1 ? fit : 1;
 }
 

@@ -284,13 +284,23 @@ int64_t chunk_blocks(const Request& request) {
   return request.value_heads / chunk_heads(request) * (request.value_dim / chunk::kBlockColumns);
 }
 
-// Whether the chunked form is expected to win: a sequence's blocks are on the card at once, a multiprocessor each, and
-// all blocks keep most of it busy.
+// Chunks that a window of the chunked form's work buffer has room for.
+int64_t chunk_window(const Request& request) {
+  return chunk::fitting_chunks(
+      {request.key_heads, request.value_heads, request.key_dim, request.value_dim, HeadMap::grouped});
+}
+
+// Whether the chunked form is expected to win: a sequence's blocks are on the card at once, a multiprocessor each; all
+// blocks keep most of it busy; and where there are several windows, for each of which all sequences' blocks are
+// launched, most of them find a chunk.
 Cause chunk_loses(const Request& request, const Device& device) {
   constexpr double most = 0.75;
   const int64_t blocks = chunk_blocks(request);
   if (device.sms < kChunkedSms || blocks > device.sms) return Cause::few_sms;
-  return static_cast<double>(request.sequences * blocks) < most * device.sms ? Cause::idle_card : Cause::none;
+  if (static_cast<double>(request.sequences * blocks) < most * device.sms) return Cause::idle_card;
+  const int64_t chunks = request.sequences * ((request.tokens + chunk::kTokens - 1) / chunk::kTokens);
+  const int64_t window = chunk_window(request);
+  return chunks > window && 2 * request.sequences > window ? Cause::many_sequences : Cause::none;
 }
 
 // Whether the scan has two stages of shared memory: where they fit, but for blocks of one chain that are more than the
@@ -545,9 +555,14 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
              std::to_string(kChunkedSms) + " SMs; " +
              (device.sms > 0 ? "this card has " + std::to_string(device.sms)
                              : std::string("how many there are is not known"));
-    case Cause::shared_memory:
+    case Cause::many_sequences:
+      return "with GDN_CHUNKED=1 takes at most half as many sequences as a window of its work buffer holds chunks, " +
+             std::to_string(chunk_window(request)) + "; this is N=" + std::to_string(request.sequences);
+    case Cause::shared_memory: {
+      const int64_t most = shared_bytes(device, seen);
       return "a block needs " + std::to_string(chunk_shared_bytes(request, 1)) + " bytes of shared memory; " +
-             name(seen) + " gives it " + std::to_string(shared_bytes(device, seen));
+             name(most < most_shared_bytes(seen) ? arch_of(device) : seen) + " gives it " + std::to_string(most);
+    }
     case Cause::work_buffer: return "the allocator refused its work buffer";
     case Cause::idle_card:
       if (row.reads & bit(Switch::chunked))

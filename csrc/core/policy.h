@@ -74,21 +74,22 @@ enum class Cause : int32_t {
   key_dim,
   value_dim,
   tokens,
-  switched_off,   // a switch says so
-  unmeasured,     // on this vendor's cards: it serves only where a switch asks for it
-  state_view,     // the state's addresses or strides are not those of whole vectors
-  split,          // GDN_SPLIT=1 divides what the kernel needs whole
-  wide_head,      // a head's state is more than a block holds
-  conv_width,     // the convolution has another number of taps
-  cluster,        // more value heads a key head than blocks a cluster
-  busy_card,      // more heads than the card holds at once: other kernels are faster
-  tree,           // the kernel takes a chain
-  head_group,     // the value heads of a key head do not fit its threads
-  idle_card,      // another kernel spreads these few heads over more of the card
-  few_tokens,     // the chunked form begins to pay with more
-  few_sms,        // a sequence's blocks are more than the card holds at once
-  shared_memory,  // a block needs more than the card gives one
-  work_buffer,    // the allocator refused it
+  switched_off,    // a switch says so
+  unmeasured,      // on this vendor's cards: it serves only where a switch asks for it
+  state_view,      // the state's addresses or strides are not those of whole vectors
+  split,           // GDN_SPLIT=1 divides what the kernel needs whole
+  wide_head,       // a head's state is more than a block holds
+  conv_width,      // the convolution has another number of taps
+  cluster,         // more value heads a key head than blocks a cluster
+  busy_card,       // more heads than the card holds at once: other kernels are faster
+  tree,            // the kernel takes a chain
+  head_group,      // the value heads of a key head do not fit its threads
+  idle_card,       // another kernel spreads these few heads over more of the card
+  few_tokens,      // the chunked form begins to pay with more
+  few_sms,         // a sequence's blocks are more than the card holds at once
+  many_sequences,  // several windows of the work buffer, each with few of the sequences
+  shared_memory,   // a block needs more than the card gives one
+  work_buffer,     // the allocator refused it
 };
 
 struct Rejected {

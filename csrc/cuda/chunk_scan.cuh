@@ -17,9 +17,8 @@
 //   full    of a stage: the chunk's part of the work buffer is there
 //   empty   of a stage: all chains have read it; the last one fills it again, with the next chunk but `stages` - 1
 //   turns   a chain has multiplied with its state, and the other one may
-//   chain   four times a chunk: r = v - e^gamma u is there; r has been read; D and its decayed form are there; the
-//   state
-//           is the next chunk's, and D and decayed D have been read
+//   chain   four times a chunk: r = v - e^gamma u is there; r has been read; D and its decayed form are there; the next
+//           state is there, and D and decayed D have been read
 #pragma once
 
 #include "cuda/async_copy.cuh"
