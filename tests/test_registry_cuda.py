@@ -323,7 +323,7 @@ tokens, 2: needs at least 256 tokens a sequence; this is T=255
 card: with GDN_CHUNKED=1 needs an SM for each of a sequence's blocks, and at least 128 SMs; this card has 108
 blocks: with GDN_CHUNKED=1 needs an SM for each of a sequence's blocks, and at least 128 SMs; this card has 132
 idle card: its blocks keep too few of the 132 SMs busy
-sequences: with GDN_CHUNKED=1 takes at most half as many sequences as a window of its work buffer holds chunks, 67; this is N=64
+sequences: with GDN_CHUNKED=1 needs room for two chunks of each sequence in its work buffer; there is room for 67, N=64
 shared memory: a block needs 126176 bytes of shared memory; sm_89 gives it 101376
 shared memory, ordered: a block needs 126176 bytes of shared memory; sm_89 gives it 101376
 exact: computes in precision="fp32"; asked for is "exact".""",

@@ -556,8 +556,8 @@ std::string describe(Cause cause, const Entry& row, const Request& request, cons
              (device.sms > 0 ? "this card has " + std::to_string(device.sms)
                              : std::string("how many there are is not known"));
     case Cause::many_sequences:
-      return "with GDN_CHUNKED=1 takes at most half as many sequences as a window of its work buffer holds chunks, " +
-             std::to_string(chunk_window(request)) + "; this is N=" + std::to_string(request.sequences);
+      return "with GDN_CHUNKED=1 needs room for two chunks of each sequence in its work buffer; there is room for " +
+             std::to_string(chunk_window(request)) + ", N=" + std::to_string(request.sequences);
     case Cause::shared_memory: {
       const int64_t most = shared_bytes(device, seen);
       return "a block needs " + std::to_string(chunk_shared_bytes(request, 1)) + " bytes of shared memory; " +
