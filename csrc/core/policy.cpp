@@ -298,19 +298,17 @@ Cause chunk_loses(const Request& request, const Device& device) {
   const int64_t blocks = chunk_blocks(request);
   if (device.sms < kChunkedSms || blocks > device.sms) return Cause::few_sms;
   if (static_cast<double>(request.sequences * blocks) < most * device.sms) return Cause::idle_card;
-  const int64_t chunks = request.sequences * ((request.tokens + chunk::kTokens - 1) / chunk::kTokens);
-  const int64_t window = chunk_window(request);
+  const int64_t chunks = chunk::most_chunks({request.sequences, request.tokens, {}}), window = chunk_window(request);
   return chunks > window && 2 * request.sequences > window ? Cause::many_sequences : Cause::none;
 }
 
 // Whether the scan has two stages of shared memory: where they fit, but for blocks of one chain that are more than the
 // multiprocessors, where one has room for several of them with a stage each.
 bool chunk_pipelined(const Request& request, const Device& device, Arch seen) {
-  constexpr int64_t driver_bytes = 1024;  // of each block on a multiprocessor
   const int64_t most = shared_bytes(device, seen);
   const bool several = chunk::chains(chunk_heads(request)) == 1 && device.sms > 0 &&
                        request.sequences * chunk_blocks(request) > device.sms &&
-                       2 * (chunk_shared_bytes(request, 1) + driver_bytes) <= most + driver_bytes;
+                       has_room(2, chunk_shared_bytes(request, 1), most);
   return !several && chunk_shared_bytes(request, 2) <= most;
 }
 

@@ -58,13 +58,17 @@ inline constexpr int64_t kLdsBytes = 64 * 1024;  // of a work-group on RDNA
 
 inline constexpr int32_t kRecLaneColumns = 16;  // of a block of rec_lanes for each column of a lane
 
-// Whether the shape has an instance for this K, and a multiprocessor shared memory for the blocks that it counts on:
-// the opt-in limit of one block and the driver's part of it; each further block brings the driver's part too.
-constexpr bool has_room(const RecShape& shape, int64_t key_dim, int64_t opt_in) {
+// Whether a multiprocessor has shared memory for so many blocks at once: the opt-in limit of one block and the driver's
+// part of it; each further block brings the driver's part too.
+constexpr bool has_room(int64_t blocks, int64_t shared_bytes, int64_t opt_in) {
   constexpr int64_t driver_bytes = 1024;
+  return blocks * (shared_bytes + driver_bytes) <= opt_in + driver_bytes;
+}
+
+// Whether the shape has an instance for this K, and a multiprocessor room for the blocks that it counts on.
+constexpr bool has_room(const RecShape& shape, int64_t key_dim, int64_t opt_in) {
   return key_dim >= shape.least_key_dim && key_dim <= shape.most_key_dim &&
-         shape.resident * (rec_shared_bytes(shape.heads, shape.columns, key_dim) + driver_bytes) <=
-             opt_in + driver_bytes;
+         has_room(shape.resident, rec_shared_bytes(shape.heads, shape.columns, key_dim), opt_in);
 }
 
 }  // namespace gdn::policy

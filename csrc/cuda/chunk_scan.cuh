@@ -39,7 +39,8 @@ struct ChunkScanTraits {
   static constexpr int n = columns / chunk::kLanesAcross;            // of a lane
   static constexpr int lane_columns = n / heads;                     // and of one of its heads
   static constexpr int head_columns = columns / heads;
-  static constexpr int warps = 4;  // of a chain
+  static constexpr bool every_head = heads == block_heads;  // of the block's, or the one of the chain's number
+  static constexpr int warps = 4;                           // of a chain
   static constexpr int chain_threads = warps * kWarp;
   static constexpr int threads = chains * chain_threads;
   static constexpr int quad = 4;
@@ -251,7 +252,7 @@ class ChunkScan {
   }
 
   // Of the chain's head h.
-  __device__ __forceinline__ int head_in_block(int h) const { return Tr::heads == Tr::block_heads ? h : chain_ + h; }
+  __device__ __forceinline__ int head_in_block(int h) const { return Tr::every_head ? h : chain_ + h; }
   __device__ __forceinline__ float gate(const ChunkStage<Tr>& stage, int h, int which) const {
     return stage.gates[head_in_block(h)][which][token()];
   }
@@ -399,8 +400,8 @@ class ChunkScan {
     for (int e = static_cast<int>(threadIdx.x); e < Tr::K * columns; e += Tr::threads) {
       const int row = along_rows ? e % Tr::K : e / columns, c = along_rows ? e / Tr::K : e % columns;
       const int head = c / chunk::kBlockColumns, column = c % chunk::kBlockColumns, x = column % Tr::head_columns;
-      const int chain = Tr::heads == Tr::block_heads ? column / Tr::head_columns : head;
-      const int h = Tr::heads == Tr::block_heads ? head : 0;
+      const int chain = Tr::every_head ? column / Tr::head_columns : head;
+      const int h = Tr::every_head ? head : 0;
       const int at = x / Tr::lane_columns * Tr::n + h * Tr::lane_columns + x % Tr::lane_columns;
       f(shared_.chain[chain].state[Tr::row_offset(row) + at],
         state.data + slot_ * state.slot_stride + (first_head_ + head * head_step_) * state.head_stride +
@@ -423,7 +424,7 @@ class ChunkScan {
   }
   // Where the lane's columns of the chain's head h lie in v or o.
   __device__ __forceinline__ int64_t offset(const int64_t (&stride)[4], int64_t j, int h) const {
-    const int column = (Tr::heads == Tr::block_heads ? chain_ * Tr::head_columns : 0) + across_ * Tr::lane_columns;
+    const int column = (Tr::every_head ? chain_ * Tr::head_columns : 0) + across_ * Tr::lane_columns;
     return chunks_.rows.batch * stride[0] + (chunks_.rows.first + j * Tr::C + token()) * stride[1] +
            (first_head_ + head_in_block(h) * head_step_) * stride[2] + block_column() + column;
   }
